@@ -20,6 +20,10 @@ class Report:
     help = "write one self-contained page: findings, pictures, tables"
     requires = ("matplotlib", "jinja2")
     extra = "report"
+    examples = (
+        ("report trouble.pcap -o report.html", "a page about a capture"),
+        ("report tables stats -o report.html", "a page from tables and statistics that are there"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""

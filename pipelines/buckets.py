@@ -23,7 +23,8 @@ class Buckets:
 
     def __init__(self) -> None:
         self._folder = TemporaryDirectory(prefix="amqpscope-")
-        self._writers: dict[tuple[str, int], pa.RecordBatchStreamWriter] = {}
+        self._writers: dict[tuple[str, int], tuple[list[str], pa.RecordBatchStreamWriter]] = {}
+        """Of open files, with the names of their columns."""
         self._files: defaultdict[tuple[str, int], list[Path]] = defaultdict(list)
 
     def write(self, name: str, rows: pa.Table, bucket: Any) -> None:
@@ -31,7 +32,8 @@ class Buckets:
 
         Args:
             name: of the table.
-            rows: rows to add, in this order; columns with dictionaries come back decoded.
+            rows: rows to add, in this order; columns with dictionaries come back decoded, those that other rows lack
+                are null there.
             bucket: int64, the number of each row's bucket. Files of those from COUNT on are not kept open.
 
         Raises:
@@ -50,11 +52,14 @@ class Buckets:
                 raise Error(f"{self._folder.name}: {why}") from error
 
     def _writer(self, name: str, number: int, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
-        if (name, number) not in self._writers:
+        names, writer = self._writers.get((name, number), (None, None))
+        if names != schema.names:
+            self._close((name, number))
             files = self._files[name, number]
             files.append(Path(self._folder.name, f"{name}-{number}-{len(files)}.arrow"))
-            self._writers[name, number] = pa.ipc.new_stream(str(files[-1]), schema)
-        return self._writers[name, number]
+            writer = pa.ipc.new_stream(str(files[-1]), schema)
+            self._writers[name, number] = schema.names, writer
+        return writer
 
     def look(self, name: str) -> Iterator[pa.Table]:
         """Yield the rows of a table, in parts, without removing them."""
@@ -64,7 +69,7 @@ class Buckets:
 
     def _close(self, key: tuple[str, int]) -> None:
         if key in self._writers:
-            self._writers.pop(key).close()
+            self._writers.pop(key)[1].close()
 
     def read(self, name: str, number: int) -> pa.Table | None:
         """Return the rows of a table in a bucket, in the order they were added, and remove them; None for nothing."""
@@ -73,7 +78,7 @@ class Buckets:
         parts = [_read(file) for file in files]
         for file in files:
             file.unlink()
-        return pa.concat_tables(parts) if parts else None
+        return pa.concat_tables(parts, promote_options="default") if parts else None
 
 
 def _read(file: Path) -> pa.Table:

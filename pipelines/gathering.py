@@ -3,6 +3,7 @@
 Rows of a table come in parts, in any order, though mostly by time. Columns that no walk reads are dropped at once. Of
 frames, columns beyond `events.LEADING` are stored only for the methods that a walk needs: most frames are bodies and
 headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
+Columns that are null in a whole part are left out of it, until rows become events.
 Rows that exceed memory go to files, in buckets of connections (`buckets`); what a connection has beyond its first SPAN
 frames, in a bucket of its own for each SPAN frames more.
 """
@@ -87,7 +88,7 @@ _SPENT: dict[int, tuple[str, ...]] = {
     ev.FRAMES: ("frame_type",),
     ev.STREAM_FRAMES: (),
     ev.FRAMES_010: ("segment_type", "size"),
-    ev.MESSAGES: (),
+    ev.MESSAGES: ("first_frame_no", "protocol", "delivery_tag"),
 }
 """Leading columns that only `prepared` reads."""
 _OF_SOME = ("method", "command", "capture", "packet")
@@ -143,12 +144,13 @@ class Gathered:
         stays = np.ones(len(rows), np.bool_)
         if source == ev.FRAMES and self._lossy is not None:
             rows, stays = staying(rows, self._wanted, self._lossy, self.compiled)
-        leading = rows.select([name for name in layout.leading if name in rows.column_names])
+        leading = _with_values(source, rows.select([name for name in layout.leading if name in rows.column_names]))
         leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
         if layout.words is not None:
             there = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
-            further = encoded(rows.select(list(layout.further)).filter(pa.array(there & stays)))
+            further = rows.select(list(layout.further)).filter(pa.array(there & stays))
+            further = encoded(_with_values(source, further))
             there = there[stays]
             leading = leading.append_column(PLACE, pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there))
         return leading, further
@@ -257,8 +259,6 @@ class Gathered:
             rows, further = (self._buckets.read(each, number) for each in (name, f"{name} further"))
             if rows is None:
                 continue
-            if further is None and PLACE in rows.column_names:
-                further = schema(name).empty_table().select(list(self.layouts[source].further))
             of = pc.index_in(rows["connection_id"], value_set=pa.array(apart, pa.int64())).fill_null(-1).to_numpy()
             for at, group in enumerate(groups, -1):
                 group[source] = _chosen(rows, further, of == at)
@@ -276,7 +276,8 @@ class Gathered:
                         parts[number] = merged(part, self._wanted, self._lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
-        return Sorted(tables, self.compiled)
+        columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
+        return Sorted(tables, columns, self.compiled)
 
 
 def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -288,6 +289,13 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         name for name in ("is_partial", "windows", "numbered_by", "content") if name in there and name not in columns
     ]
     return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
+
+
+def _with_values(source: int, rows: pa.Table) -> pa.Table:
+    """Return rows without the columns of some walks that are null in all rows."""
+    always = {*ev.LEADING[source], *ev.DERIVED[source]}
+    nothing = [name for name in rows.column_names if name not in always and rows[name].null_count == len(rows)]
+    return rows.drop_columns(nothing) if len(nothing) < rows.num_columns else rows
 
 
 def _chosen(rows: pa.Table, further: pa.Table | None, some: Any) -> tuple[list[pa.Table], list[pa.Table]]:

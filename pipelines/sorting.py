@@ -5,7 +5,7 @@ Rows of a connection mostly come in order, so it is enough to group them. Texts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import Events, decoded
+from amqpscope.pipelines.walks.walk import schema
 
 BATCH = 1 << 17
 """Events of a batch."""
@@ -34,16 +35,21 @@ def encoded(rows: pa.Table) -> pa.Table:
 
 
 def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
-    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. Columns leave `parts`."""
-    names, fields = parts[0].column_names, parts[0].schema
+    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. Columns leave `parts`.
+
+    A column that a part lacks is null there.
+    """
+    kinds = {field.name: field.type for part in parts for field in part.schema}
     columns = []
-    for at, name in enumerate(names):
-        column = pa.chunked_array([chunk for part in parts for chunk in part[name].chunks], fields.field(at).type)
-        whole = column.combine_chunks()
-        columns.append(_narrow(whole) if narrow else whole)
+    for name, kind in kinds.items():
+        chunks: list[pa.Array] = []
         for number, part in enumerate(parts):
-            parts[number] = part.drop_columns(name) if part.num_columns > 1 else part
-    return pa.table(columns, names=names)
+            there = name in part.column_names
+            chunks += part[name].chunks if there else [pa.nulls(len(part), kind)]
+            parts[number] = part.drop_columns(name) if there and part.num_columns > 1 else part
+        whole = pa.chunked_array(chunks, kind).combine_chunks()
+        columns.append(_narrow(whole) if narrow else whole)
+    return pa.table(columns, names=list(kinds))
 
 
 def _narrow(column: pa.Array) -> pa.Array:
@@ -86,10 +92,17 @@ class Sorted:
 
     Args:
         tables: by source, all rows and the further columns of some of them; emptied.
+        columns: by source, those that events have; what rows lack is null.
         compiled: whether kernels run compiled.
     """
 
-    def __init__(self, tables: dict[int, tuple[pa.Table, pa.Table | None]], compiled: bool = False) -> None:
+    def __init__(
+        self,
+        tables: dict[int, tuple[pa.Table, pa.Table | None]],
+        columns: Mapping[int, Sequence[str]],
+        compiled: bool = False,
+    ) -> None:
+        self._columns = columns
         self._compiled = compiled
         found = [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())]
         self._identities = pa.chunked_array(found, pa.int64()).unique().drop_null()
@@ -170,6 +183,9 @@ class Sorted:
         rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
         if ORDER[number]:
             rows = rows.append_column(ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
+        for field in schema(ev.SOURCES[number]):
+            if field.name in self._columns[number] and field.name not in rows.column_names:
+                rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
         return rows
 
 

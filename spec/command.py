@@ -14,6 +14,10 @@ class Spec:
     help = "describe a protocol, class, method, column, table or code"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("spec basic.publish 406 tcp-gap ended_by", "a method, a reply code, an anomaly, a column"),
+        ("spec --spec vendor.xml", "how a vendor's document differs from the built-in protocol"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments of this command."""

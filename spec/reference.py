@@ -49,17 +49,26 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m amqpscope.spec.reference", description="Write docs/reference.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the page is stale")
-    wanted = page()
-    if not parser.parse_args(arguments).check:
-        PAGE.parent.mkdir(exist_ok=True)
-        PAGE.write_text(wanted, encoding="utf-8")
+    return publish(PAGE, page(), parser.parse_args(arguments).check, "python -m amqpscope.spec.reference")
+
+
+def publish(path: Path, wanted: str, check: bool, command: str) -> int:
+    """Write a file that is made from data, or check it, and say which command writes it.
+
+    Returns:
+        0; 1 when the file is stale and was to be checked.
+    """
+    if not check:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(wanted, encoding="utf-8")
         return 0
-    found = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
     if found == wanted:
         return 0
-    diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "docs/reference.md", "from spec/", lineterm="")
+    name = f"docs/{path.name}"
+    diff = difflib.unified_diff(found.splitlines(), wanted.splitlines(), name, "as it must be", lineterm="")
     shown = [line for line, _ in zip(diff, range(_DIFF_LINES), strict=False)]
-    sys.stderr.write("\n".join([*shown, "docs/reference.md is stale: run python -m amqpscope.spec.reference"]) + "\n")
+    sys.stderr.write("\n".join([*shown, f"{name} is stale: run {command}"]) + "\n")
     return 1
 
 

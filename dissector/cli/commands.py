@@ -15,6 +15,11 @@ class Dissect:
     help = "write captures as tables: a folder of Parquet (or Arrow) files per table"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("dissect trouble.pcap -o tables", "write the tables of a capture under tables/"),
+        ("dissect 'day-*.pcap.gz' -o tables --from 17:40 --to 17:45", "five minutes of a rotated capture's first day"),
+        ("dissect big.pcap -o tables --keylog keys.log --bodies full", "decrypt TLS, and keep the bodies of messages"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -39,9 +44,20 @@ class Dissect:
             "--jobs", metavar="N", type=arguments.count, default=1,
             help="processes that dissect connections, besides the one that reads packets (default: 1, which does both)",
         )  # fmt: skip
+        parser.add_argument(
+            "--master",
+            metavar="URL",
+            help="run on Spark with this master; local[*] is this machine, with all its cores",
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Write the tables."""
+        """Write the tables.
+
+        Raises:
+            ArgumentError: options contradict each other.
+        """
+        if arguments.master is not None:
+            return self._on_cluster(arguments)
         from functools import partial  # noqa: PLC0415
 
         import pyarrow as pa  # noqa: PLC0415
@@ -50,7 +66,6 @@ class Dissect:
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
         from amqpscope.dissector.dissector import Dissector  # noqa: PLC0415
-        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Distributor, Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
@@ -85,14 +100,20 @@ class Dissect:
                 if output is not None:
                     output.abort()
                 raise
-        rows = output.rows
-        frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
-        print(
-            f"{arguments.output}: {counted(rows['connections'], 'connection')}, {counted(frames, 'frame')}, "
-            f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
-            file=sys.stderr,
-        )
+        frames = common.print_written(arguments.output, output.rows)
         common.print_warnings(reading, arguments.tz, frames)
+        return status
+
+    def _on_cluster(self, arguments: argparse.Namespace) -> int:
+        """Have a package that knows clusters write the tables."""
+        from importlib.metadata import entry_points  # noqa: PLC0415
+
+        from amqpscope.dissector.cli.arguments import ArgumentError  # noqa: PLC0415
+
+        if arguments.jobs > 1:
+            raise ArgumentError("--jobs is for this machine without Spark, --master for Spark: give one of them")
+        (dissect,) = entry_points(group="amqpscope.clusters", name="dissect")
+        status: int = dissect.load()(arguments)
         return status
 
     def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
@@ -107,6 +128,12 @@ class Frames:
     help = "print each frame on one line as it is decoded"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("frames trouble.pcap --connection 10.0.3.7:41418 --method 'basic.*'", "messages of one client"),
+        ("frames trouble.pcap --queue orders -c 20 --tz local", "the first 20 frames that name a queue, in local time"),
+        ("frames trouble.pcap --format json | jq .method", "for other programs; ids and times in ns are text"),
+        ("frames -", "live: tcpdump -i any -U --immediate-mode -w - port 5672 | amqpscope frames -"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -116,6 +143,7 @@ class Frames:
         parser.add_argument(
             "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -160,6 +188,11 @@ class Handshakes:
     help = "say why connections came up or did not: one verdict each, with the packets that prove it"
     requires: tuple[str, ...] = ()
     extra: str | None = None
+    examples = (
+        ("handshakes trouble.pcap", "a verdict on each connection, worst first, with what to do"),
+        ("handshakes trouble.pcap --connection 10.0.3.7:41418", "both sides of a handshake, step by step"),
+        ("handshakes trouble.pcap --fail-on handshake --fail-on ending:error", "for scripts: status 1 on these"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
@@ -169,6 +202,7 @@ class Handshakes:
         parser.add_argument(
             "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
         )
+        arguments.add_schema(parser)
         selection.add_connection(parser)
         parser.add_argument(
             "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,

@@ -1,22 +1,28 @@
 """Run the program `amqpscope`: find the commands that the packages bring, and run one.
 
 A command is a class in the entry-point group `amqpscope.commands`, with `name`, `help`, `requires` (modules that it
-needs), `extra` (the extra that installs them), `add_arguments(parser)` and `run(arguments) -> exit status`.
+needs), `extra` (the extra that installs them), `examples`, `add_arguments(parser)` and `run(arguments) -> exit status`.
 """
 
 import argparse
 import gc
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Any
 
+from amqpscope.dissector.cli import options
+from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
 from amqpscope.errors import Error, installing, reason
 
 GROUP = "amqpscope.commands"
+SHELLS = ("bash", "zsh", "fish")
+"""Shells that commands and options can be completed in."""
+HELP_WIDTH = 80
 COLLECT_AT = 100_000
 """Objects made between two passes of the garbage collector: cycles are rare, and each pass takes 40 ms."""
 
@@ -25,38 +31,46 @@ is_running = False
 """Whether this process is the program, not a library user's."""
 
 
-class Command(Protocol):
-    """A command that a package brings."""
-
-    name: str
-    help: str
-    requires: tuple[str, ...]
-    extra: str | None
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare options and arguments."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit status."""
+NO_OPTIONS: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
+"""Arguments that no option of a command answers."""
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help that keeps our line breaks."""
+def commands(wanted: str | None = None) -> dict[str, Command]:
+    """Return all commands by name, or the wanted one only."""
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return {entry.name: entry.load()() for entry in entries if wanted in (None, entry.name)}
 
 
-def commands(wanted: str | None = None) -> tuple[dict[str, Command], dict[str, str]]:
-    """Return the commands that can run here, and the extras that the others need; or the wanted one only."""
-    ready: dict[str, Command] = {}
-    lacking: dict[str, str] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        if wanted and entry.name != wanted:
-            continue
-        command: Command = entry.load()()
-        if all(find_spec(module) for module in command.requires):
-            ready[entry.name] = command
-        else:
-            lacking[entry.name] = command.extra or ""
-    return ready, lacking
+def lacking(command: Command) -> bool:
+    """Return whether packages are missing that a command needs."""
+    return not all(find_spec(module) for module in command.requires)
+
+
+def parser(known: dict[str, Command], with_options: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the program with these commands; declaring their options imports much."""
+    missing = {name: installing(each.extra or "") for name, each in known.items() if lacking(each)}
+    hints = [f"{name} is not installed: {install}" for name, install in missing.items()]
+    whole = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Turn packet captures of message brokers into typed tables, statistics and a report.",
+        epilog="\n".join(["amqpscope COMMAND --help has options and examples.", *hints]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    whole.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
+    whole.add_argument("--manual", action=_Print, nargs=0, const=known, help="print the manual page")
+    whole.add_argument("--completion", action=_Print, choices=SHELLS, help="print completions for this shell")
+    below = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in known.items():
+        own = below.add_parser(
+            name,
+            help=command.help,
+            description=textwrap.fill(f"{command.help[:1].upper()}{command.help[1:]}.", HELP_WIDTH),
+            epilog=_epilog(command),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if with_options:
+            command.add_arguments(own)
+    return whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,27 +96,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     names = {entry.name for entry in entry_points(group=GROUP)}
-    ready, lacking = commands(words[0] if words and words[0] in names else None)
-    if words and words[0] in lacking:
-        print(
-            f"amqpscope: {words[0]} needs packages that are missing: {installing(lacking[words[0]])}",
-            file=sys.stderr,
-        )
+    known = commands(words[0] if words and words[0] in names else None)
+    if words and words[0] in known and lacking(known[words[0]]):
+        extra = known[words[0]].extra or ""
+        print(f"amqpscope: {words[0]} needs packages that are missing: {installing(extra)}", file=sys.stderr)
         return 2
-    parser = argparse.ArgumentParser(
-        prog="amqpscope",
-        description="Turn packet captures of message brokers into typed tables, statistics and a report.",
-        epilog="".join(f"{n} is not installed: {installing(extra)}\n" for n, extra in lacking.items()),
-        formatter_class=_Help,
-    )
-    parser.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
-    below = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in ready.items():
-        command.add_arguments(below.add_parser(name, help=command.help, description=command.help))
-    arguments, left = parser.parse_known_args(words)
+    whole = parser(known, with_options=words not in NO_OPTIONS)
+    arguments, left = whole.parse_known_args(words)
     if left:  # argparse would print the usage of the program
-        below.choices[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
-    return ready[arguments.command].run(arguments)
+        options.below(whole)[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
+    return known[arguments.command].run(arguments)
+
+
+def _epilog(command: Command) -> str:
+    """Return what follows the options in the help of a command."""
+    lines = ["examples:"]
+    for line, meaning in command.examples:
+        lines += [f"  {PROGRAM} {line}", f"      {meaning}"]
+    lines += ["", "exit status:", *(f"  {status:<4} {meaning}" for status, meaning in STATUSES.items())]
+    return "\n".join(lines)
+
+
+class _Print(argparse.Action):
+    """Print what is made of the declarations of all commands, and end."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, value: Any, option: Any = None) -> None:
+        """Print the manual page, or what completes in a shell; `const` has the commands."""
+        from amqpscope.dissector.cli import completion, manual  # noqa: PLC0415 - rarely needed
+
+        print(completion.SCRIPTS[value](parser) if value else manual.page(parser, self.const), end="")
+        parser.exit()
 
 
 def _is_ours(error: Exception) -> bool:

@@ -150,11 +150,11 @@ class Plan:
         Raises:
             ValueError: as `of_methods`.
         """
-        maker = _Maker(only, structs=protocol.structs, **_coding(protocol))
+        traced = _traced(any(f.column == TRACE_TABLE for f in struct.fields), only)
+        maker = _Maker(only, {TRACE_TABLE} if traced else (), protocol.structs, **_coding(protocol))
         maker.begin()
         maker.add_packed(PACKING, struct.pack, struct.fields)
-        traced = any(f.column == TRACE_TABLE for f in struct.fields)
-        return maker.plan(maker.columns() | (TRACE_COLUMNS if traced and only is None else {}))
+        return maker.plan(maker.columns() | traced)
 
     @classmethod
     def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
@@ -172,7 +172,7 @@ class Plan:
         if len(content.fields) > MOST_PROPERTIES:
             raise ValueError(f"class {content.name} has more than {MOST_PROPERTIES} properties")
         trace = trace and any(f.column == TRACE_TABLE and f.type == "table" for f in content.fields)
-        traced = {n: t for n, t in TRACE_COLUMNS.items() if trace and (only is None or n in only)}
+        traced = _traced(trace, only)
         maker = _Maker(only, {TRACE_TABLE} if traced else ())
         maker.begin()
         maker.add_op(FLAGS, 0, -1, -1)
@@ -180,6 +180,11 @@ class Plan:
             # flags run from the high bit of each word down; a word's lowest bit is dropped
             maker.add(prop, k // FLAG_WORD * FLAG_WORD + FLAG_WORD - 1 - k % FLAG_WORD)
         return maker.plan(maker.columns() | traced)
+
+
+def _traced(there: bool, only: Collection[str] | None) -> dict[str, str]:
+    """Which columns of the trace context are wanted, where the table is there that holds it."""
+    return {name: kind for name, kind in TRACE_COLUMNS.items() if there and (only is None or name in only)}
 
 
 def _coding(protocol: Protocol) -> dict[str, Any]:

@@ -26,6 +26,8 @@ COLUMNS = (
 TEXTS = ("handshake_steps", "handshake_evidence", "handshake_notes", "handshake_facts", "client_properties",
          "server_properties")  # fmt: skip
 """Those of them that hold JSON text."""
+VERSION = 1
+"""Of the JSON document; it changes when a key is renamed or removed, or its values change."""
 MARKS = {"error": "ERROR", "warning": "WARNING", "note": "note", "fine": "ok"}
 MOST_OF_IT = 0.8
 """Share of a slow handshake's time from which on one side is reported as slow."""
@@ -195,7 +197,8 @@ class Listing:
             for g in self.worst_first
         ]
         ordered = sorted(rows, key=lambda r: (-SEVERITIES.index(r["severity"]), r["first_ts_ns"], r["connection_id"]))
-        return {"groups": groups, "connections": [as_dict(row, self.handshakes, self.zone) for row in ordered]}
+        connections = [as_dict(row, self.handshakes, self.zone) for row in ordered]
+        return {"version": VERSION, "groups": groups, "connections": connections}
 
     def _days(self) -> tuple[str, str]:
         """Return the first and the last day on which a group began."""
@@ -352,7 +355,7 @@ def slow_side(row: Row) -> str | None:
 def _table(heads: list[str], rows: list[list[str]], inks: list[str]) -> Iterator[str]:
     """Return the lines of a table; `inks` are the colours of the first column.
 
-    Columns that do not fit are below those that do: the last on lines of its own, the others on one before it.
+    Columns that do not fit are below those that do: the last on lines of its own, then the others with their heads.
     """
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)][:-1]
     ends = list(accumulate(size + 2 for size in widths))
@@ -362,5 +365,7 @@ def _table(heads: list[str], rows: list[list[str]], inks: list[str]) -> Iterator
         line = "  ".join(map(str.ljust, row, [*widths[:count], *[0] * fits])).rstrip()
         mark = line if row is heads else row[0]
         yield paint(mark, ink) + line[len(mark) :]
-        for text in [] if fits or row is heads else ["  ".join(row[count:-1]), row[-1]]:
-            yield from paragraph(text, widths[0] + 4)
+        if not fits and row is not heads:
+            yield from paragraph(row[-1], widths[0] + 4)
+            others = zip(heads[count:-1], row[count:-1], strict=True)
+            yield from paragraph(", ".join(f"{head} {cell}" for head, cell in others), widths[0] + 4)

@@ -1,6 +1,7 @@
 """Read the user's name in a login; nothing else of a login goes any further."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +13,23 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.spec.model import Protocol
 
+Reader = Callable[[str | None, str], str | None]
+"""Returns the user's name in a SASL response, by the mechanism; None where there is none."""
+CRAM_MD5 = re.compile(r"(.+) [0-9a-f]{32}", re.DOTALL)
+"""RFC 2195: the name and a digest."""
+DIGEST_MD5 = re.compile(r'(?:.*,)?\s*username="([^"\\]*)".*', re.DOTALL)
+"""RFC 2831: directives, one of which is the name."""
+CHALLENGES = ("CRAM-MD5", "DIGEST-MD5")
+"""Mechanisms of which `challenged_name` knows the answer to the broker's challenge."""
+
 
 class Logins:
     """Reads the names in the secret argument `column` of a method."""
 
-    def __init__(self, protocol: Protocol, full_name: str, column: str, compiled: bool) -> None:
+    def __init__(
+        self, protocol: Protocol, full_name: str, column: str, compiled: bool, read: Reader | None = None
+    ) -> None:
+        self.read = read or user_name
         self.method = next(n for n, m in enumerate(protocol.methods) if m.full_name == full_name)
         self.plan = Plan.of_methods(_opened(protocol, full_name), only=(column,))
         self.column = column
@@ -28,7 +41,7 @@ class Logins:
         methods, cut = np.full(count, self.method), np.ones(count, np.uint8)
         decoded = decode(self.plan, data, offset, length, methods, cut, self.compiled)
         responses = picked(decoded.columns[self.column], np.arange(count))
-        return [user_name(m, response) if response else None for m, response in zip(mechanisms, responses, strict=True)]
+        return [self.read(m, response) if response else None for m, response in zip(mechanisms, responses, strict=True)]
 
 
 def user_name(mechanism: str | None, response: str) -> str | None:
@@ -46,7 +59,17 @@ def user_name(mechanism: str | None, response: str) -> str | None:
         name = data[found.end() : found.end() + found[1][0]].decode(errors="ignore") if found else None
     elif mechanism == "RABBIT-CR-DEMO":
         name = response
-    # A name with control characters comes from a wrong length, and may contain the password.
+    return _shown(name)
+
+
+def challenged_name(_: str | None, response: str) -> str | None:
+    """Return the user's name in the answer to a challenge of one of the mechanisms in `CHALLENGES`."""
+    found = CRAM_MD5.fullmatch(response) or DIGEST_MD5.fullmatch(response)
+    return _shown(found[1]) if found else None
+
+
+def _shown(name: str | None) -> str | None:
+    """Return a name; None for one with control characters, which comes from a wrong length and may hold a password."""
     return name[: limits.TEXT] if name and name.isprintable() else None
 
 

@@ -13,18 +13,17 @@ No index is negative. In a compiled kernel, all indexes are unsigned: numba chec
 from the end, which also keeps the compiler from combining accesses.
 """
 
-import ast
 import contextlib
 import dis
 import functools
 import hashlib
-import inspect
 import os
 import sys
-import textwrap
 import types
-from collections.abc import Callable, Hashable
+import warnings
+from collections.abc import Callable, Hashable, Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeGuard, TypeVar, cast
@@ -39,21 +38,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
 _outlined: set[Callable[..., Any]] = set()
-_dispatchers: dict[Callable[..., Any], Any] = {}
-"""Numba's dispatchers of the kernels that were compiled in this process."""
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
 """Compiled kernels as `machine_code.ENTRY`, by function and the types of its arguments."""
 _not_kept: set[tuple[Any, ...]] = set()
 """Keys of compiled kernels whose machine code could not be taken: numba runs them, in this process alone."""
+_count = 0
+"""Kernels that were compiled in this process."""
 _compiling = RLock()
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
 """How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call
 passes every array as seven words on the stack, and every matrix as nine; inlining avoids most of that."""
-FORMAT = 2
+FORMAT = 3
 """Raised by one when kernels are compiled, called or cached in another way: this invalidates the cache."""
-INDEX = "__unsigned"
-"""Name of the function that makes an index of a compiled kernel unsigned."""
 
 C_ORDER, F_ORDER = 0x1, 0x2
 OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
@@ -62,7 +59,7 @@ OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
 COMPILE_ABOVE = 1 << 18
 """Bytes of input above which loading cached compiled kernels (0.1 s) pays."""
 COMPILE_COLD_ABOVE = 8 << 20
-"""Bytes of input above which compiling kernels for the first time (most of a minute) pays."""
+"""Bytes of input above which compiling kernels for the first time (about a minute) pays."""
 
 
 def kernel(function: F) -> F:
@@ -132,113 +129,142 @@ def worthwhile(size: int | None, folder: Path | None = None) -> bool:
     """Return whether compiled kernels, also those of a folder, pay for input of this size (None: unknown)."""
     if size is None:
         return is_cached(folder)  # a pipe may bring a few packets only: nothing is compiled for it
-    return size >= COMPILE_COLD_ABOVE or (size >= COMPILE_ABOVE and is_cached(folder))
+    return (size >= COMPILE_ABOVE and is_cached(folder)) or (size >= COMPILE_COLD_ABOVE and can_compile())
 
 
 def is_cached(folder: Path | None = None) -> bool:
-    """Return whether an earlier, complete run cached its compiled kernels, also those of the modules in a folder."""
-    return _exists(_marker(folder))
+    """Return whether compiled kernels are there, also those of the modules in a folder.
+
+    They came with the package, or an earlier, complete run cached them.
+    """
+    return _are_packaged() or (can_compile() and _exists(_marker(folder)))
+
+
+def can_compile() -> bool:
+    """Return whether the compiler is installed, which cached kernels need as well."""
+    return find_spec("numba") is not None
+
+
+def _are_packaged() -> bool:
+    from amqpscope.dissector.kernels import library  # noqa: PLC0415 - interpreted kernels do not need it
+
+    return library.opened() is not None
 
 
 def note_run(folder: Path | None = None) -> None:
     """Note that a run with compiled kernels is complete: all that such runs need is cached."""
     if _ready and not _not_kept and not is_cached(folder):
-        _note(_marker(folder), b"")
+        note_complete(folder)
+
+
+def note_complete(folder: Path | None = None) -> None:
+    """Note that all kernels are cached that runs need, also those of the modules in a folder."""
+    keep(_marker(folder), b"")
 
 
 def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return the kernel, compiled with the kernels that it calls; load it from the cache if possible."""
+    """Return the kernel, compiled with those that it calls: from the package, from the cache, or by the compiler."""
     with _compiling:
         if key not in _ready:
-            ready = None
-            for made in (_from_cache, _to_cache):
-                # This uses more of numba and LLVM than they document. If anything fails, numba itself calls the kernel.
-                with contextlib.suppress(Exception):
-                    ready = ready or made(key[0], arguments)
-            if ready is None:
-                _not_kept.add(key)
-            _ready[key] = ready or _called_by_numba(key[0])
+            _ready[key] = _from_package(key[0], arguments) or _from_cache(key[0], arguments) or _made(key, arguments)
         return _ready[key]
 
 
+def _from_package(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+    from amqpscope.dissector.kernels import library  # noqa: PLC0415
+
+    return library.load(symbol(function, arguments)) if library.opened() else None
+
+
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415 - interpreted kernels do not need it
+    with contextlib.suppress(Exception):  # llvmlite is not installed, or works otherwise: the compiler tells
+        from amqpscope.dissector.kernels.machine_code import Code, host  # noqa: PLC0415
 
-    code = Code.read(_noted(_file(function, arguments)))
-    return code and code.load()
-
-
-def _to_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from amqpscope.dissector.kernels.machine_code import Code  # noqa: PLC0415
-
-    dispatcher = _dispatcher(function)
-    signature = tuple(dispatcher.typeof_pyval(argument) for argument in arguments)
-    dispatcher.compile(signature)
-    code = Code.of(dispatcher.overloads[signature])
-    if ready := code.load():
-        _note(_file(function, arguments), code.written())
-    return ready
+        code = Code.read(kept(file_of(function, arguments, host())))
+        return code and code.load()
+    return None
 
 
-def _called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
-    dispatcher = _dispatcher(function)
-    if isinstance(dispatcher, types.FunctionType):  # NUMBA_DISABLE_JIT: numba compiles nothing
+def _made(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return a kernel as the compiler makes it, and cache it.
+
+    This uses more of numba and LLVM than they document. If it fails, numba itself compiles and calls the kernel, in
+    this process alone; without numba, it is interpreted.
+    """
+    function = key[0]
+    try:
+        from amqpscope.dissector.kernels import compiling  # noqa: PLC0415
+        from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
+    except ImportError as error:
+        _fall_back(key, f"{error}; the kernel is interpreted")
         return lambda _, arguments, __: call(function, False, *arguments)
-    return lambda _, arguments, __: dispatcher(*arguments)
+    if compiling.IS_OFF:
+        return compiling.called_by_numba(function)
+    try:
+        with _announced(function.__name__):
+            (code,) = compiling.compiled(function, arguments, symbol(function, arguments), [host()])
+        if ready := code.load():
+            keep(file_of(function, arguments, host()), code.written())
+            return ready
+        reason = "its machine code cannot be loaded"
+    except Exception as error:
+        reason = repr(error)
+    _fall_back(key, f"{reason}; numba calls it, and compiles it in each process")
+    return compiling.called_by_numba(function)
 
 
-def _file(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
+class FallbackWarning(RuntimeWarning):
+    """A kernel runs slower than it should, or is compiled in each process."""
+
+
+def _fall_back(key: tuple[Any, ...], reason: str) -> None:
+    _not_kept.add(key)
+    warnings.warn(f"kernel {key[0].__name__}: {reason}", FallbackWarning, stacklevel=2)
+
+
+@contextlib.contextmanager
+def _announced(name: str) -> Iterator[None]:
+    """Tell on standard error that a kernel is compiled, so that nobody waits without knowing why."""
+    global _count  # noqa: PLW0603
+    _count += 1
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if is_terminal:
+        sys.stderr.write(f"\ramqpscope: compiling kernels, once for this processor: {_count}, {name} ")
+        sys.stderr.flush()
+    elif _count == 1 and sys.stderr is not None:
+        sys.stderr.write("amqpscope: compiling kernels, once for this processor (about a minute for all)\n")
+    yield
+    if is_terminal:
+        sys.stderr.write("\r\033[K")
+
+
+def symbol(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+    """Return the name of a compiled kernel, which tells its source and the types of its arguments."""
+    return f"{function.__name__}_{_digest(function)}_{_types(arguments)}"
+
+
+def file_of(function: Callable[..., Any], arguments: tuple[Any, ...], processor: object) -> Path:
     """Return the file of the machine code for arguments of these types."""
-    from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
-
-    name = hashlib.sha256(f"{_kind(arguments)} {host()}".encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{_types(arguments)} {processor}".encode()).hexdigest()[:16]
     return cache_folder() / _digest(function) / f"{function.__name__}.{name}"
 
 
-def _dispatcher(function: Callable[..., Any]) -> Any:
-    """Return numba's dispatcher of a kernel, which compiles it for the types of its arguments.
-
-    Bounds checks are on, because bytes from the wire determine many indexes; they are off for `proven` kernels.
-    """
-    if function not in _dispatchers:
-        import numba  # noqa: PLC0415 - takes a quarter of a second, which cached kernels save
-
-        namespace = _Namespace(function.__globals__)
-        namespace[INDEX] = np.uint64
-        code = _rewritten(function)
-        copy = types.FunctionType(code, namespace, function.__name__, function.__defaults__)
-        copy.__module__ = function.__module__
-        copy.__qualname__ = function.__qualname__
-        _dispatchers[function] = numba.njit(
-            boundscheck=function not in _proven, **(FLAGS | {"forceinline": function not in _outlined})
-        )(copy)
-    return _dispatchers[function]
+def _types(arguments: tuple[Any, ...]) -> str:
+    return hashlib.sha256(str(_kind(arguments)).encode()).hexdigest()[:16]
 
 
-class _Namespace(dict[str, Any]):
-    """Return the global names of a kernel, as its compiled form sees them.
-
-    Kernels among them are made when numba asks for them.
-    """
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        super().__init__(names)
-        self.kernels = {name: value for name, value in names.items() if _is_kernel(value)}
-        for name, module in names.items():
-            if isinstance(module, types.ModuleType):
-                self.kernels |= {_joined(name, n): v for n, v in vars(module).items() if _is_kernel(v)}
-        for name, value in names.items():
-            if name in self.kernels:
-                del self[name]
-            elif value is u64 or value is i64:
-                self[name] = np.uint64 if value is u64 else np.int64
-
-    def __missing__(self, name: str) -> Any:
-        self[name] = _dispatcher(self.kernels[name])
-        return self[name]
+def is_proven(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel is compiled without bounds checks."""
+    return function in _proven
 
 
-def _is_kernel(value: Any) -> bool:
+def is_outlined(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel is called, not inlined."""
+    return function in _outlined
+
+
+def is_kernel(value: Any) -> bool:
+    """Return whether something is a kernel."""
     return isinstance(value, types.FunctionType) and value in _kernels
 
 
@@ -250,14 +276,14 @@ def _exists(file: Path) -> bool:
         return False
 
 
-def _noted(file: Path) -> bytes:
+def kept(file: Path) -> bytes:
     """Return the content of a file; nothing when it cannot be read."""
     with contextlib.suppress(OSError):
         return file.read_bytes()
     return b""
 
 
-def _note(file: Path, data: bytes) -> None:
+def keep(file: Path, data: bytes) -> None:
     """Write a file; when that fails, nothing is cached."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -274,7 +300,6 @@ def _digest(function: Callable[..., Any]) -> str:
         repr(
             (
                 FORMAT,
-                INDEX,
                 FLAGS,
                 function in _proven,
                 function in _outlined,
@@ -291,69 +316,22 @@ def _digest(function: Callable[..., Any]) -> str:
         part = repr(value)
         if isinstance(value, types.FunctionType):
             part = _digest(value) if value in _kernels else value.__name__
-        elif _is_declaration(value):
+        elif is_declaration(value):
             part = value.layout()
         elif isinstance(value, types.ModuleType):  # its constants and kernels
             found = [(n, getattr(value, n, None)) for n in code.co_names]
-            part = repr([(n, _digest(v) if _is_kernel(v) else v) for n, v in found if _is_kernel(v) or _is_constant(v)])
+            part = repr([(n, _digest(v) if is_kernel(v) else v) for n, v in found if is_kernel(v) or _is_constant(v)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
 
 
-def _is_declaration(value: Any) -> TypeGuard[type[Matrix]]:
+def is_declaration(value: Any) -> TypeGuard[type[Matrix]]:
+    """Return whether something declares the columns of a matrix."""
     return isinstance(value, type) and issubclass(value, Matrix)
 
 
 def _is_constant(value: Any) -> bool:
     return isinstance(value, int | tuple)
-
-
-def _joined(module: str, name: str) -> str:
-    """Return the name by which a compiled kernel finds another one that its source calls as `module.name`."""
-    return f"{module}__{name}"
-
-
-class _Rewriter(ast.NodeTransformer):
-    """Make all indexes unsigned; turn names of columns into numbers, and `module.kernel` into plain names."""
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        of = node.value.id if isinstance(node.value, ast.Name) else ""
-        owner = self.names.get(of)
-        if _is_declaration(owner):
-            return ast.Constant(getattr(owner, node.attr))
-        if isinstance(owner, types.ModuleType) and _is_kernel(getattr(owner, node.attr, None)):
-            return ast.Name(_joined(of, node.attr), ast.Load())
-        return node
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        self.generic_visit(node)
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        made = [p if isinstance(p, ast.Constant) else _called(INDEX, p) for p in parts]
-        node.slice = ast.Tuple(made, ast.Load()) if isinstance(node.slice, ast.Tuple) else made[0]
-        return node
-
-
-def _called(name: str, argument: ast.expr) -> ast.expr:
-    return ast.Call(ast.Name(name, ast.Load()), [argument], [])
-
-
-def _rewritten(function: Callable[..., Any]) -> types.CodeType:
-    """Return the code of a kernel for numba, made from its source."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    (definition,) = tree.body
-    assert isinstance(definition, ast.FunctionDef)
-    definition.decorator_list = []
-    for argument in definition.args.args:
-        argument.annotation = None
-    definition.returns = None
-    ast.increment_lineno(tree, function.__code__.co_firstlineno - 1)
-    made = ast.fix_missing_locations(_Rewriter(function.__globals__).visit(tree))
-    module = compile(made, function.__code__.co_filename, "exec")
-    return next(code for code in module.co_consts if isinstance(code, types.CodeType))
 
 
 @functools.cache

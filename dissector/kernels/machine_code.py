@@ -8,7 +8,6 @@ import builtins
 import ctypes
 import hashlib
 import marshal
-import sys
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
@@ -17,10 +16,34 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-ENTRY = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-"""A C function for calls from Python; it takes a closure, a tuple of positional arguments, and keyword arguments."""
+from amqpscope.dissector.kernels.library import ENTRY, environment_of
+
 _engines: list[llvm.ExecutionEngine] = []
 """Engines that own the code in memory."""
+
+
+class Processor(NamedTuple):
+    """What machine code is made for.
+
+    Attributes:
+        cpu: LLVM's name of the processor.
+        features: its features, as LLVM writes them.
+        is_shared: whether the code is for a shared library, not for `Code.load`.
+    """
+
+    cpu: str
+    features: str
+    is_shared: bool
+
+    def machine(self) -> llvm.TargetMachine:
+        """Return what makes the code."""
+        _introduce()
+        target = llvm.Target.from_default_triple()
+        if self.is_shared:
+            return target.create_target_machine(self.cpu, self.features, 3, "pic", "small")
+        # What is loaded may lie anywhere; on x86, LLVM's loader handles static code only.
+        reloc = "static" if target.name.startswith("x86") else "default"
+        return target.create_target_machine(self.cpu, self.features, 3, reloc, "jitdefault", jit=True)
 
 
 class Code(NamedTuple):
@@ -28,24 +51,13 @@ class Code(NamedTuple):
 
     Attributes:
         data: bytes of the object file.
-        entry: name of the function to call.
-        environment: name of a pointer to an object with constants. Kernels have none, but the pointer must not be null.
+        name: name of the function to call.
         needs: external names that the code refers to.
     """
 
     data: bytes
-    entry: str
-    environment: str
+    name: str
     needs: list[str]
-
-    @classmethod
-    def of(cls, compiled: Any) -> "Code":
-        """Return the code of what numba compiled: one of the overloads of a function."""
-        _, _, (data, bitcode) = compiled.library.serialize_using_object_code()
-        module = llvm.parse_bitcode(bitcode)
-        named = [*module.functions, *module.global_variables]
-        needs = sorted({n.name for n in named if n.is_declaration and not n.name.startswith("llvm.")})
-        return cls(data, compiled.fndesc.llvm_cpython_wrapper_name, compiled.fndesc.env_name, needs)
 
     @classmethod
     def read(cls, data: bytes) -> "Code | None":
@@ -62,14 +74,16 @@ class Code(NamedTuple):
     def load(self) -> Any:
         """Return the function to call, an `ENTRY`; None when a name is unknown."""
         _introduce()
-        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), host().machine())
         # LLVM would end the process at an unknown name.
         if not all(llvm.address_of_symbol(name) for name in self.needs):
             return None
         engine.add_object_file(llvm.ObjectFileRef.from_data(self.data))
         engine.finalize_object()
-        environment, entry = engine.get_global_value_address(self.environment), engine.get_function_address(self.entry)
+        environment, entry = (
+            engine.get_global_value_address(environment_of(self.name)),
+            engine.get_function_address(self.name),
+        )
         if not (environment and entry):
             return None
         _engines.append(engine)
@@ -78,12 +92,12 @@ class Code(NamedTuple):
 
 
 @cache
-def host() -> str:
-    """Return the name of the processor that the code is made for."""
+def host() -> Processor:
+    """Return this processor."""
     features = ""
     with suppress(RuntimeError):  # LLVM does not know them of all processors: numba then uses none
         features = llvm.get_host_cpu_features().flatten()
-    return f"{sys.platform} {llvm.get_host_cpu_name()} {features}"
+    return Processor(llvm.get_host_cpu_name(), features, is_shared=False)
 
 
 @cache

@@ -167,7 +167,7 @@ def drop_chain(walk: Walk, row: int) -> None:
 
 
 @kernel
-def chain(walk: Walk, row: int, offset: int, length: int) -> int:
+def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int) -> int:
     """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
     parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
@@ -177,7 +177,10 @@ def chain(walk: Walk, row: int, offset: int, length: int) -> int:
     ):
         return 0
     fragment = take_row(walk.free)
+    for k in range(Chunk.WIDTH):
+        fragments[fragment, k] = chunks[k, i]
     fragments[fragment, Fragment.NEXT] = -1
+    fragments[fragment, Fragment.POS] += offset - chunks[Chunk.OFFSET, i]
     fragments[fragment, Fragment.OFFSET] = offset
     fragments[fragment, Fragment.LENGTH] = length
     fragments[fragment, Fragment.USED] = 1
@@ -203,7 +206,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
         and length > 0
         and parsers[row, Parser.MISSING] == 0
         and parsers[row, Parser.CHAINED] + before == parsers[row, Parser.GOT]
-        and chain(walk, row, offset, length) == 0
+        and chain(walk, chunks, i, row, offset, length) == 0
     ):
         frame_fault(walk, chunks, i, row, LIMIT, parsers[row, Parser.SIZE])
         drop_chain(walk, row)
@@ -264,6 +267,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     parsers[row, Parser.TRIED_SLOW] = 0
     parsers[row, Parser.TRIED_MARKED] = 0
     parsers[row, Parser.LOST] = pos
+    parsers[row, Parser.DAMAGED] = 0
 
 
 @kernel

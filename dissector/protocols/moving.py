@@ -45,8 +45,9 @@ def put_back(framing: Framing, data: bytes, target: Target) -> None:
     state = PLAIN.read(data)
     parsers, heads, fragments, payload_lengths, held, queue_lengths, retained = state
     parsers, held = Parser.read(parsers, target.captures), Held.read(held, target.captures)
-    fragments = Fragment.read(fragments)
+    fragments = Fragment.read(fragments, target.captures)
     put_bytes(_ranges(fragments, held), retained, target.buffer, framing.compiled)
+    fragments[:, Fragment.SLOT] = np.repeat(np.repeat(target.slots, 2), payload_lengths)
     held[:, Held.SLOT] = np.repeat(np.repeat(target.slots, 2), queue_lengths)
     for pool, count in ((framing.fragments, len(fragments)), (framing.held, len(held))):
         pool.reserve(count)

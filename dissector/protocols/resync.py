@@ -39,23 +39,23 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
+from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
+from amqpscope.dissector.protocols.gathering import full_segment, gather
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
 """Largest frame in bytes that peers agree upon by default; each protocol has its own."""
 HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
+END_BYTES = 0
+"""Bytes after a payload that belong to the frame."""
 MARKED_ENDS = True
 """Whether there is a byte after each frame that says so."""
 PORTS = (-1, -1)
 """Where brokers listen, if that is to be relied on where no SYN was seen."""
 BROKERS = (-1, -1)
 """Where brokers listen, if frames do not show which side is the client."""
-FULL, FULL_LOOPBACK = 1_200, 32_000
-"""Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
-SHORT = 512
-"""Segments of fewer bytes are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
 LONG = 400
 """Bytes of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
 160,000 would."""
@@ -65,6 +65,8 @@ ANY_TIME = 4_096
 """This number of bytes are tried again with every segment that is not full."""
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
+FRAMES_IN_A_ROW = 3
+"""Whole frames with marked ends that must follow a damaged head which is not that of a body."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
@@ -104,6 +106,12 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     return -1
 
 
+@kernel
+def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
+    """Return whether a frame may end before p, and another begin there."""
+    return p == end or next_frame(data, p, end, trial, own) >= 0
+
+
 def laid_over(**own: Any) -> Callable[..., int]:
     """Return `search` for a protocol, with its kernels and constants."""
     parts = own | {
@@ -113,6 +121,8 @@ def laid_over(**own: Any) -> Callable[..., int]:
     return specialize(
         search,
         **own,
+        may_end_at=specialize(may_end_at, **own),
+        ends_before=specialize(ends_before, **parts),
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
         find_client=specialize(find_client, **own),
@@ -125,11 +135,17 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers, facts, cursor = walk.parsers, walk.facts, walk.cursor
     slot = row // 2
     queue = 2 * slot
-    window = min(2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST, limits.RESYNC)
+    claimed = parsers[row, Parser.CLAIMED] - 1 + END_BYTES
+    is_claimed = claimed >= END_BYTES
+    window = 2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST
+    window = min(max(window, claimed + HEAD_ROOM), limits.RESYNC)
+    crowded = cursor[Cursor.HELD] > limits.WAITING_BYTES
+    if crowded:
+        cursor[Cursor.CROWDED] = 1
     full = (
         parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
         or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS
-        or cursor[Cursor.HELD] > limits.WAITING_BYTES
+        or crowded
     )
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0
@@ -142,7 +158,12 @@ def search(walk: Walk, row: int, own: Own) -> int:
         and not is_last
     )
     marked = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
-    if not is_last and too_early(parsers, row, begun, slow, marked):
+    if is_claimed:
+        # of one that is too long to be held back, nothing is waited for
+        is_short = parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] < claimed <= limits.RESYNC - HEAD_ROOM
+        if is_short and not is_last and not slow:
+            return WAIT
+    elif not is_last and too_early(parsers, row, begun, slow, marked):
         return WAIT
     if cursor[Cursor.ARENA] + window + 8 > len(walk.data):
         return NO_ROOM
@@ -152,6 +173,14 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
     pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
+    if is_claimed and claimed <= n:
+        if may_end_at(walk, n, claimed, own) and not ends_before(walk, row, n, count, pos, claimed, own):
+            if parsers[row, Parser.TYPE] >= 0:
+                believe(walk, row)
+            else:
+                pass_over(parsers, row, pos, claimed)
+            return DECIDED
+        parsers[row, Parser.CLAIMED] = -1
     # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
@@ -164,17 +193,42 @@ def search(walk: Walk, row: int, own: Own) -> int:
     if place < 0:
         place = try_places(walk, row, n, count, pos, ended, snapped, (slow or full, begun, marked), own)
     if place >= 0:
+        parsers[row, Parser.CLAIMED] = -1 if parsers[row, Parser.CLAIMED] != 0 else 0
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
         find_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
+    if (
+        is_claimed and parsers[row, Parser.CLAIMED] > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row)
+    ):  # nothing speaks against it
+        believe(walk, row)
+        return DECIDED
     parsers[row, Parser.FOUND] = 0
     parsers[row, Parser.UNTIL] = pos + n
     if not ended:  # there is more to come, which may show what the latter half is
         parsers[row, Parser.UNTIL] = pos + max(n // 2 + 1, walk.trial[Trial.OPEN])
     return DECIDED
+
+
+@kernel
+def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
+    """Return whether a frame may end before this place of n bytes, and another begin there."""
+    base = walk.cursor[Cursor.ARENA]
+    walk.trial[Trial.CHANNEL] = -1
+    return bool(may_end(walk.data, base + place, base + n, walk.trial, own))
+
+
+@kernel
+def ends_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> bool:
+    """Return whether a frame seems to end before its head says: its content does, or others follow in its payload."""
+    if walk.parsers[row, Parser.DAMAGED] == 0:
+        place: int = expected_boundary(walk, walk.cursor[Cursor.ARENA], n, pos, row, own)
+    else:
+        walk.trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
+        place = choose(walk, n, count, (False, False, True), 0, 0, own)
+    return 0 <= place < claimed
 
 
 @kernel
@@ -192,48 +246,6 @@ def too_early(parsers: Array, row: int, begun: bool, slow: bool, marked: bool) -
     if marked:
         early = early and parsers[row, Parser.TRIED_MARKED] == 1 and few and size > ANY_TIME
     return early
-
-
-@kernel
-def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
-    """Copy what a direction holds back to the arena, up to its first gap, and note where segments begin.
-
-    Returns: bytes; beginnings of segments; whether a gap follows; whether the snap length made it.
-    """
-    parsers, data, held, edges = walk.parsers, walk.data, walk.held, walk.edges
-    queue = row // 2 * 2
-    first = parsers[queue, Parser.QUEUE]
-    base = walk.cursor[Cursor.ARENA]
-    n = 0
-    count = 0
-    packet = -1
-    ended = False
-    snapped = False
-    longest = 0
-    h = first
-    while h >= 0 and n < window:
-        if held[h, Held.SIDE] == row & 1:
-            if held[h, Held.OFFSET] < 0:
-                ended = True
-                snapped = held[h, Held.FIRST_PACKET] == packet
-                break
-            packet = held[h, Held.FIRST_PACKET]
-            begin = parsers[queue, Parser.TAKEN] if h == first else 0
-            if begin == 0:
-                edges[count] = n
-                count += 1
-            longest = max(longest, held[h, Held.LENGTH])
-            take = min(held[h, Held.LENGTH] - begin, window - n)
-            start = held[h, Held.OFFSET] + begin
-            for k in range(take):
-                data[base + n + k] = data[start + k]
-            n += take
-        h = held[h, Held.NEXT]
-    for k in range(8):  # kernels may look a little beyond
-        data[base + n + k] = 0
-    edges[count] = n
-    walk.trial[Trial.SHORT] = min(max(longest, SHORT), full_segment(walk.facts, row // 2))
-    return n, count, ended, snapped
 
 
 @kernel
@@ -278,8 +290,11 @@ def try_places(
     if facts[slot, Facts.FRAMES] < KNOWN:
         largest = max(largest, UNKNOWN_LARGEST)
     lost = parsers[row, Parser.LOST]
+    trial[Trial.ENOUGH] = 0
     if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
         reach = 0
+        if MARKED_ENDS and parsers[row, Parser.DAMAGED] == 1:
+            trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there
     together = trial[Trial.FITTING] > SEGMENTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
@@ -295,13 +310,6 @@ def try_places(
     if place >= 0:
         parsers[row, Parser.REST] = 0
     return place
-
-
-@kernel
-def full_segment(facts: Array, slot: int) -> int:
-    """Return a segment of fewer bytes is not full."""
-    high = facts[slot, Facts.A_HI] == facts[slot, Facts.B_HI]
-    return FULL_LOOPBACK if high and facts[slot, Facts.A_LO] == facts[slot, Facts.B_LO] else FULL
 
 
 @kernel
@@ -395,7 +403,7 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
             return 0
         size = next_frame(walk.data, base + q, base + n, trial, own)
         if size < 0:
-            return 0
+            return 1 if 0 < trial[Trial.ENOUGH] <= trial[Trial.COUNT] else 0
         if edge < count and edges[edge] < q:
             trial[Trial.CUT] += 1
         while edge < count and edges[edge] < q:

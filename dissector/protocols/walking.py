@@ -12,6 +12,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols import resync
+from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, payload, put_frame, skip
 from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
 from amqpscope.dissector.protocols.state import (
@@ -29,6 +30,8 @@ from amqpscope.dissector.tcp.state import Chunk
 
 END_BYTES = 0
 """Bytes after a payload that belong to the frame."""
+OVERHEAD = 0
+"""Bytes of a frame besides its payload, where lengths are limited."""
 
 
 @kernel
@@ -59,9 +62,15 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the bytes after a payload, and finish the frame."""
+def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Look at the bytes after a payload, and finish the frame; False when all of it was given back to the search."""
     raise NotImplementedError
+
+
+@kernel
+def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    return
 
 
 @kernel
@@ -142,7 +151,8 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
         elif state == PAYLOAD:
             at += take_payload(walk, chunks, i, at, row, own)
         elif state == END:
-            take_end(walk, chunks, i, at, row, own)
+            if not take_end(walk, chunks, i, at, row, own):
+                return 0
             at += END_BYTES
         else:
             taken = skip_bytes(walk, chunks, i, at, row, own)
@@ -198,6 +208,8 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
     size: int = parsers[row, Parser.SIZE]
+    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES > 0:
+        check_length(walk, chunks, i, at + take, row, own)
     if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
         parsers[row, Parser.GOT] = size
         finish_frame(walk, chunks, i, row, p + take, own)
@@ -237,6 +249,10 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
     if state == HEAD:
         lose_head(walk, chunks, i, at, row)
         lost_way(walk, chunks, i, row, own)
+    elif refute(walk, chunks, i, row, OVERHEAD):
+        lost_way(walk, chunks, i, row, own)
+    elif parsers[row, Parser.STATE] != SEARCH:
+        return 0
     return left
 
 
@@ -250,6 +266,8 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         parsers[row, Parser.FOUND] = 1
     if parsers[row, Parser.UNTIL] < 0:
         return -1
+    if refute(walk, chunks, i, row, OVERHEAD):
+        lost_way(walk, chunks, i, row, own)
     take = skip(walk, chunks, i, at, row)
     if parsers[row, Parser.STATE] == HEAD:
         found_way(walk, chunks, i, row, own)
@@ -291,6 +309,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         if walk.free_held[0] == 0:
             if walk.held.shape[0] < limits.FRAGMENTS:
                 break
+            cursor[Cursor.CROWDED] = 1
             if parsers[2 * slot, Parser.QUEUE] >= 0:
                 parsers[2 * slot, Parser.OVER] = 1
                 cursor[Cursor.REPLAY] = slot

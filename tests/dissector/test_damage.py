@@ -10,7 +10,7 @@ from pamqp import commands
 
 from tests.captures.damage.bodies import full_of_frames
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare
-from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
+from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, late, lossy, numbered, snapped
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.recordings import covered
@@ -78,6 +78,17 @@ def test_what_is_still_whole_is_found(name: str, way: str) -> None:
     # what little a segment shows after the end of a frame is not believed
     least = 0.9 if way.startswith("snapped") else 0.99
     assert total.reached + total.found >= least * (total.reachable + total.behind) > 0
+
+
+@pytest.mark.parametrize("snap", [96, 128])
+@pytest.mark.parametrize("name", [name for name in RECORDED if not name.startswith("stream_")])
+def test_no_peer_is_blamed_for_what_the_capture_cut(name: str, snap: int) -> None:
+    capture, whole = capture_of(name)
+    rnd = random.Random(f"{snap} {name}")
+    blamed = {row["code"] for row in rows(whole["anomalies"])}
+    for packets in (snapped(capture, rnd, snap), lossy(capture, rnd, 0.1), late(capture, rnd, rnd.random())):
+        found = {row["code"] for row in rows(dissect_packets(packets, capture.link)["anomalies"])}
+        assert (found - blamed) & {"content-interrupted", "content-unexpected", "body-too-large"} == set()
 
 
 @pytest.mark.parametrize("name", RECORDED[:3])

@@ -1,13 +1,17 @@
 """Who speaks what, who is the client, and what connections tell of themselves."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
+from pamqp import commands
 
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.logins import user_name
+from tests.dissector.amqp010 import wire as w010
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
-from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, opening, publish
+from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, method, opening, publish
 
 BEGIN = handshake() + opening(1)
 
@@ -179,3 +183,40 @@ def test_names_of_other_mechanisms() -> None:
     assert user_name("RABBIT-CR-DEMO", "me") == "me"
     assert user_name("EXTERNAL", "whatever") is None
     assert user_name(None, "whatever") is None
+
+
+DIGEST = "0123456789abcdef" * 2
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "answer", "user"),
+    [
+        ("CRAM-MD5", f"me and you {DIGEST}", "me and you"),
+        ("CRAM-MD5", f"me {DIGEST}0", None),
+        ("CRAM-MD5", "me s3cret", None),
+        ("CRAM-MD5", f"m\0e {DIGEST}", None),
+        ("DIGEST-MD5", f'charset=utf-8,username="me",realm="r",response={DIGEST}', "me"),
+        ("DIGEST-MD5", f'username="m\\"e",response={DIGEST}', None),
+        ("RABBIT-CR-DEMO", f"My password is {DIGEST}", None),
+        ("PLAIN", f"me {DIGEST}", None),
+    ],
+)
+def test_names_in_answers_to_challenges(mechanism: str, answer: str, user: str | None) -> None:
+    """Answers of mechanisms that are not known may hold the password anywhere."""
+    properties: Any = {}
+    said = [
+        (SERVER, commands.Connection.Start(server_properties=properties, mechanisms=mechanism, locales="en_US")),
+        (CLIENT, commands.Connection.StartOk(client_properties=properties, mechanism=mechanism, response="")),
+        (SERVER, commands.Connection.Secure(challenge="c")),
+        (CLIENT, commands.Connection.SecureOk(response=answer)),
+    ]
+    old = [(CLIENT, HEADER), *((side, method(command, 0)) for side, command in said)]
+    new = [
+        *w010.opening()[:3],
+        (CLIENT, b"".join(w010.operation("connection.start-ok", 0, mechanism=mechanism))),
+        (SERVER, b"".join(w010.operation("connection.secure", 0, challenge=b"c"))),
+        (CLIENT, b"".join(w010.operation("connection.secure-ok", 0, response=answer.encode()))),
+    ]
+    for turns in (old, new):
+        [connection] = rows(dissect_packets(Tape().play(turns).end().packets)["connections"])
+        assert (connection["user"], connection["mechanism"]) == (user, mechanism)

@@ -403,6 +403,8 @@ BUILT_ENDINGS = {
     .send(CLIENT, 30, method(commands.Connection.Close(541, "my disk is full", 0, 0))),
     "client-gone": up(Wire().shaken()).send(CLIENT, 30, flags=RST),
     "closed-by-server": up(Wire().shaken()).send(SERVER, 30, method(commands.Connection.Close(311, "too large", 0, 0))),
+    "channel-opened-twice": up(Wire().shaken())
+    .send(SERVER, 30, method(commands.Connection.Close(504, "CHANNEL_ERROR - second 'channel.open' seen", 20, 10))),
     "close-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE, keep=False).send(SERVER, 31, CLOSE_OK)
     .send(CLIENT, 32, flags=FIN_ACK).send(SERVER, 33, flags=FIN_ACK),
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
@@ -450,6 +452,14 @@ def test_every_code_has_a_connection_that_gets_it() -> None:
     shown = {WORDS.get(row["cause"]) or WORDS.get((row["client"], "amqp")) or row["cause"] for row in rows}
     shown |= {row["ending"] for row in rows if "ending" in row} | set(ENDINGS.values())
     assert set(KNOWN.causes) - shown - set(BUILT) - set(BUILT_ENDINGS) <= ELSEWHERE
+
+
+def test_no_limit_is_not_called_a_limit_of_nothing(tmp_path: Path) -> None:
+    built = Wire().shaken().send(CLIENT, 10, HEADER).send(SERVER, 11, START).send(CLIENT, 12, START_OK)
+    built.send(SERVER, 13, TUNE).send(CLIENT, 14, method(commands.Connection.TuneOk(0, 131072, 60)))
+    row = built.send(SERVER, 15, flags=FIN_ACK).verdict(tmp_path)
+    assert row["handshake_outcome"] == "channel-max-too-high"
+    assert row["handshake_cause"] == "the client asks for any number of channels, the broker allows 2047"
 
 
 def test_a_challenge_of_streams_is_answered(tmp_path: Path) -> None:

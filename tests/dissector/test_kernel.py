@@ -15,7 +15,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.capture.sources import Source, find
+from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import machine_code
 from amqpscope.dissector.kernels.kernel import call, is_cached, note_run, worthwhile
@@ -79,15 +80,14 @@ def test_what_was_compiled_is_run_again_without_numba(tmp_path: Path) -> None:
 
 @pytest.mark.compiled
 def test_code_that_needs_what_is_not_there_is_not_loaded() -> None:
-    assert machine_code.Code(b"", "entry", "environment", ["numba_nobody_knows"]).load() is None
+    assert machine_code.Code(b"", "entry", ["numba_nobody_knows"]).load() is None
 
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, as in a process that compiled nothing."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    for name in ("_ready", "_dispatchers"):
-        monkeypatch.setattr(kernels, name, {})
+    monkeypatch.setattr(kernels, "_ready", {})
     monkeypatch.setattr(kernels, "_not_kept", set())
     cached = (kernels.cache_folder, kernels._marker, machine_code.host, machine_code._introduce)
     for function in cached:
@@ -120,7 +120,6 @@ def engine(**others: Any) -> Any:
 @pytest.mark.parametrize(
     "others",
     [
-        {"parse_bitcode": fails},
         {"add_symbol": fails},
         {"create_mcjit_compiler": fails},
         {"create_mcjit_compiler": engine(add_object_file=fails)},
@@ -135,12 +134,35 @@ def test_where_code_cannot_be_loaded_or_kept_numba_calls_it(
     """Numba itself sees the true LLVM."""
     monkeypatch.setattr(machine_code, "llvm", SimpleNamespace(**vars(llvm) | others))
     data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
-    assert call(pick, True, data, rows, 1) == 2008
+    with pytest.warns(kernels.FallbackWarning, match="kernel pick: .* numba calls it"):
+        assert call(pick, True, data, rows, 1) == 2008
     with pytest.raises(IndexError):
         call(pick, True, data, rows, 2)
     note_run()
     assert not is_cached()
     assert not list(empty.rglob("pick.*"))
+
+
+@pytest.mark.compiled
+@pytest.mark.usefixtures("empty")
+def test_without_the_compiler_kernels_are_interpreted_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("amqpscope.dissector.kernels.compiling", raising=False)
+    monkeypatch.setitem(sys.modules, "amqpscope.dissector.kernels.compiling", None)
+    with pytest.warns(kernels.FallbackWarning, match="kernel pick: .* is interpreted"):
+        assert call(pick, True, np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3), 1) == 2008
+
+
+def test_kernels_that_stay_interpreted_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    for size in (kernels.COMPILE_COLD_ABOVE - 1, kernels.COMPILE_COLD_ABOVE):
+        source = Source("big.pcap", "big.pcap", size, "big.pcap")
+        assert not worthwhile(size)
+        compile_kernels([source])
+    assert capsys.readouterr().err == (
+        "amqpscope: no compiled kernels, so this is slow: pip install 'amqpscope[compile]'\n"
+    )
 
 
 @pytest.mark.compiled
@@ -192,7 +214,7 @@ def test_a_cache_without_a_home_is_none(empty: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", fails)
     assert not worthwhile(None)
-    kernels._note(kernels._marker(), b"")
+    kernels.note_complete()
     assert not is_cached()
 
 

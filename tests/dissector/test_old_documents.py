@@ -11,7 +11,7 @@ from amqpscope import spec
 from amqpscope.dissector.dissector import Options
 from amqpscope.spec.model import Method
 from tests.dissector.amqp010 import wire as final
-from tests.dissector.runs import dissect_packets, rows
+from tests.dissector.runs import dissect, dissect_packets, rows
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, raw
 
 PUBLISHED = Path("/usr/share/amqp/specs")
@@ -198,3 +198,38 @@ def test_types_of_old_documents(tmp_path: Path) -> None:
     path = tmp_path / "own.xml"
     path.write_text(OWN)
     check(path, HEADER)
+
+
+VENDORS = """<amqp major="0" minor="10">
+ <type name="bit" code="0xf1" fixed-width="0"/><type name="str8" code="0x85" variable-width="1"/>
+ <class name="gadget" code="0x40">
+  <control name="poke" code="0x1"><implement role="server" handle="MUST"/><field name="word" type="str8"/></control>
+ </class></amqp>"""
+FINAL = [PUBLISHED / "0-10/amqp.0-10.stripped.xml", PUBLISHED / "0-10-qpid/amqp.0-10-qpid-errata.stripped.xml"]
+
+
+def test_a_document_of_the_final_0_10_adds_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "vendors.xml"
+    path.write_text(VENDORS)
+    user = spec.load_xml(path)
+    assert spec.base_of(user) == "amqp-0-10"
+    options = Options(protocol=spec.overlay(spec.load("amqp-0-10"), user))
+    poke = final.frame(final.CONTROL, b"\x40\x01\1\0\5word!", 1)
+    tape = Tape().play([*final.opening(), (CLIENT, poke + b"".join(final.operation("message.stop", destination="d")))])
+    found = dissect_packets(tape.end().packets, options=options)
+    shown = [(row["method"], row["word"], row["destination"]) for row in rows(found["amqp010_frames"])]
+    assert shown[-2:] == [("gadget.poke", "word!", None), ("message.stop", None, "d")]
+    [connection] = rows(found["connections"])
+    assert connection["handshake_outcome"] == "ok"
+
+
+@pytest.mark.parametrize("path", FINAL, ids=lambda path: path.name)
+def test_published_documents_of_the_final_0_10_change_no_rows(path: Path) -> None:
+    if not path.exists():
+        pytest.skip("document not at hand")
+    options = Options(protocol=spec.overlay(spec.load("amqp-0-10"), spec.load_xml(path)))
+    capture = "tests/captures/qpid_props.pcap"
+    ours, theirs = dissect(capture), dissect(capture, options=options)
+    for table in ("amqp010_frames", "messages", "anomalies"):
+        assert theirs[table].select(ours[table].schema.names).equals(ours[table])
+        assert set(theirs[table].schema.names) == set(ours[table].schema.names)

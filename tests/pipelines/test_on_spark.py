@@ -104,7 +104,7 @@ import signal
 from pathlib import Path
 from amqpscope.pipelines import on_spark
 
-walked = on_spark._Task.written
+walked = on_spark.Task.written
 
 def written(task):
     flag = Path(os.environ["FLAG"])
@@ -115,7 +115,7 @@ def written(task):
         raise MemoryError("all gone")
     return walked(task)
 
-on_spark._Task.written = written
+on_spark.Task.written = written
 """
 """A module that tasks import; the first one fails when it has written all."""
 RUN = """
@@ -123,7 +123,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import failing
-from amqpscope.pipelines import on_spark
+from amqpscope.pipelines import on_spark, tasks
 walk = on_spark.walk_connections
 
 def failing_walk(job, batches):
@@ -133,7 +133,7 @@ def failing_walk(job, batches):
 on_spark.walk_connections = failing_walk
 try:
     on_spark.analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {}, sys.argv[3])
-except on_spark.SparkError as error:
+except tasks.SparkError as error:
     print(error)
 """
 
@@ -227,7 +227,7 @@ def test_plans_do_not_grow_with_what_went_wrong(spark, tmp_path):
 def test_progress_is_of_tasks(spark, tables, tmp_path, monkeypatch):
     from amqpscope.pipelines import on_spark  # noqa: PLC0415
 
-    monkeypatch.setattr("amqpscope.pipelines.on_spark.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
     seen: list[tuple[str, int, int]] = []
     on_spark.analyze_folder(
         tables, tmp_path / "statistics", {}, spark.sparkContext.master, advance=lambda *how_far: seen.append(how_far)
@@ -264,7 +264,29 @@ def test_a_wrong_java_home(tables, tmp_path):
     )
 
 
-def test_errors_are_ours():
-    from amqpscope.pipelines import on_spark, session  # noqa: PLC0415
+@pytest.mark.parametrize(("release", "number"), [('JAVA_VERSION="11.0.2"', 11), ('JAVA_VERSION="1.8.0_392"', 8)])
+def test_an_old_java(tables, tmp_path, release, number):
+    """It is named before it is started."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/false")
+    (tmp_path / "java" / "release").write_text(f'IMPLEMENTOR="x"\n{release}\n')
+    home = str(tmp_path / "java")
+    assert refused(tmp_path, tables, "local[2]", JAVA_HOME=home) == (
+        f"amqpscope: Spark cannot be started: JAVA_HOME={home} is Java {number}; Spark needs Java 17 or 21"
+    )
 
-    assert issubclass(on_spark.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)
+
+def test_a_java_that_does_not_run(tables, tmp_path):
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/false")
+    home = str(tmp_path / "java")
+    said = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
+    assert said.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
+
+
+def test_errors_are_ours():
+    from amqpscope.pipelines import session, tasks  # noqa: PLC0415
+
+    assert issubclass(tasks.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)

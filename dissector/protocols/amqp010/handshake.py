@@ -11,8 +11,8 @@ import numpy as np
 
 from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.decoding import Decoded
-from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
-from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.arguments import NOTHING, ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.logins import CHALLENGES, Logins, challenged_name
 from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp010.layout import IDS_BYTES
@@ -58,6 +58,7 @@ class Amqp010Handshakes:
             domain.name: {choice.value: choice.name for choice in domain.choices} for domain in protocol.domains
         }
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
+        self.answers = Logins(protocol, "connection.secure-ok", "response", context.compiled, challenged_name)
 
     def relevant(self, rows: Ints) -> Ints:
         """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
@@ -77,7 +78,8 @@ class Amqp010Handshakes:
         self.accounting.add(rows[Frame.SLOT][relevant], rows[Frame.BYTES][relevant])
         self.used.note(rows[Frame.SLOT][~relevant])
         values = {name: picked(fields.columns[name], index) for name in COLUMNS}
-        users = self._users(rows, values["mechanism"], data)
+        users = self._users(self.logins, rows, values["mechanism"], data)
+        answers = self._users(self.answers, rows, values["mechanism"], data)
         wanted = (Frame.SLOT, Frame.SIDE, Frame.CHANNEL, Frame.METHOD, Frame.TS, Frame.PACKET, Frame.CAPTURE)
         for n, (slot, side, channel, method, *where) in enumerate(zip(*rows[wanted, :].tolist(), strict=True)):
             record, at = self.record(slot), PacketRef(*where)
@@ -86,6 +88,8 @@ class Amqp010Handshakes:
                 continue
             if n in users:
                 record.user, record.cut_login = users[n]
+            elif n in answers and record.arguments.get("start-ok", NOTHING).get("mechanism") in CHALLENGES:
+                record.user = answers[n][0]
             values_of = {name: held[n] for name, held in values.items()}
             self._tell(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
 
@@ -129,11 +133,13 @@ class Amqp010Handshakes:
         word, text = self.words["execution.error-code"].get(code, f"code {code}"), values["description"] or ""
         return text if text.startswith(word) else f"{word}: {text}".rstrip(": ")
 
-    def _users(self, rows: Ints, mechanisms: list[str | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
+    def _users(
+        self, logins: Logins, rows: Ints, mechanisms: list[str | None], data: Bytes
+    ) -> dict[int, tuple[str | None, bool]]:
         """Return the user's name of each login, and whether parts of the login are missing."""
-        mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
+        mine = np.flatnonzero(rows[Frame.METHOD] == logins.method)
         if not len(mine):
             return {}
         offset, length = rows[Frame.AT, mine] + IDS_BYTES, rows[Frame.BYTES, mine] - IDS_BYTES
-        users = self.logins.users([mechanisms[n] for n in mine.tolist()], offset, length, data)
+        users = logins.users([mechanisms[n] for n in mine.tolist()], offset, length, data)
         return dict(zip(mine.tolist(), zip(users, (rows[Frame.CUT, mine] > 0).tolist(), strict=True), strict=True))

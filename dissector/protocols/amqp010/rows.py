@@ -34,6 +34,12 @@ ARGUMENTS = (
 """Arguments of commands with content that rows of messages repeat; message.transfer has the others."""
 
 
+TTL, EXPIRES = "ttl", "expiration_datetime"
+"""Properties that have other names in the table of messages."""
+FIRST_MS = 100_000_000_000
+"""Times from here on are milliseconds: as seconds they would be of the year 5138."""
+
+
 class Messages(NamedTuple):
     """Some messages: `rows` is (Message, n), the others (n,). Their fields still lie in `data`."""
 
@@ -60,7 +66,7 @@ class RowMaker:
         self.transfers = np.array([m.full_name == "message.transfer" for m in protocol.methods])
         wanted = [column.name for column in tables()["messages"].columns]
         self.arguments = Plan.of_methods(protocol, only=OWN_ARGUMENTS + ARGUMENTS)
-        self.headers = Headers(protocol, only=wanted)
+        self.headers = Headers(protocol, only=[*wanted, TTL, EXPIRES])
 
     def frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Made:
         """Return rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of operations completed."""
@@ -113,6 +119,9 @@ class RowMaker:
             "unfinished": array(rows[Message.PARTIAL] == UNFINISHED),
             "missing": array(rows[Message.MISSING]),
             "session": messages.session,
+            "expiration": properties.columns[TTL].cast(pa.string()),
+            "expiry_ts_ms": _milliseconds(properties.columns[EXPIRES]),
+            "timestamp": _seconds(properties.columns["timestamp"]),
             **{name: _absent_is_0(arguments[name], sure) for name in MODES},
         }
         if messages.bodies is not None:
@@ -132,6 +141,18 @@ class RowMaker:
             (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments.columns, properties
+
+
+def _seconds(times: pa.Array) -> pa.Array:
+    """Return times since 1970 in seconds; Qpid's Java client states milliseconds where seconds are meant."""
+    stated = numbers(times)
+    return array(np.where(stated < FIRST_MS, stated, stated // 1000), mask=~valid(times))
+
+
+def _milliseconds(times: pa.Array) -> pa.Array:
+    """Return the same in milliseconds."""
+    stated = numbers(times)
+    return array(np.where(stated < FIRST_MS, stated * 1000, stated), mask=~valid(times))
 
 
 def _absent_is_0(values: pa.Array, sure: NDArray[np.bool_]) -> pa.Array:

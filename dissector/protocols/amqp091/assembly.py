@@ -54,8 +54,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     CHANNEL_WRONG,
     INTERRUPTED,
     KNOWN,
+    LOST,
     LOST_WAY,
-    NOT_TAKEN,
     OUT_OF_STEP,
     UNEXPECTED,
     UNKNOWN,
@@ -176,7 +176,12 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
     opens = role == OPEN and server == 0
     for other in range(2 * row if opens else k, 2 * row + 2 if opens else k + 1):
         if contents[other, Content.STATE] != 0:
-            content_fault(of, frames, i, ABANDONED if opens else INTERRUPTED, contents[other, Content.FIRST_NUMBER])
+            first = contents[other, Content.FIRST_NUMBER]
+            if opens:
+                content_fault(of, frames, i, ABANDONED, first)
+            elif not may_be_cut(batch, of, i, row, other):
+                content_fault(of, frames, i, INTERRUPTED, first)
+                lose_count(of, row, k)
             finish_message(of, row, other, side if other == k else 1 - side)
     if opens:
         clear(of, row)
@@ -195,10 +200,27 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
         content_fault(of, frames, i, CHANNEL_WRONG, 0)
     elif role != PLAIN:
         take_request(batch, of, i, row, role)
-    if frames[Frame.METHOD, i] == -1:  # not enough is left of it to say what it was
+    if frames[Frame.METHOD, i] < 0:  # what it was is not known
+        contents[k, Content.LOST] = LOST
         channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         if server == 0:
             channels[row, Channel.UNSURE] = UNKNOWN
+
+
+@kernel
+def may_be_cut(batch: Batch, of: Channels, i: int, row: int, k: int) -> bool:
+    """Return whether the capture may lack frames of a content, so that what is there is no fault of its sender's."""
+    facts, slot, contents = batch.facts, batch.frames[Frame.SLOT, i], of.contents
+    if of.channels[row, Channel.EPOCH] == 0 and contents[k, Content.FIRST_PACKET] == 0:
+        return bool(facts[slot, Facts.SYN] == 0 or facts[slot, Facts.GAPPED] != 0)
+    return bool(contents[k, Content.LOST] != 0 or contents[k, Content.MISSING] > 0)
+
+
+@kernel
+def lose_count(of: Channels, row: int, k: int) -> None:
+    """Note that a frame of a content is not what was sent, for others are missing, and may have been publishes."""
+    if k & 1 == 0:
+        of.channels[row, Channel.UNSURE] = UNKNOWN
 
 
 @kernel
@@ -248,7 +270,9 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side, length = frames[Frame.SIDE, i], frames[Frame.LENGTH, i]
     if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
-        content_fault(of, frames, i, UNEXPECTED, HEADER)
+        if frames[Frame.MISSING, i] == 0 and not may_be_cut(batch, of, i, row, k):
+            content_fault(of, frames, i, UNEXPECTED, HEADER)
+            lose_count(of, row, k)
         if contents[k, Content.STATE] != 0:
             finish_message(of, row, k, side)
         return
@@ -275,8 +299,9 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side = frames[Frame.SIDE, i]
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
-        if contents[k, Content.LOST] != NOT_TAKEN:
+        if not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, BODY)
+            lose_count(of, row, k)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
             finish_message(of, row, k, side)
         return

@@ -3,7 +3,6 @@
 Bodies are never put together: bytes of those that do not lie whole in one chunk leave as spans, in order.
 """
 
-from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
@@ -28,10 +27,10 @@ from amqpscope.dissector.protocols.amqp091.state import (
     LOST_WAY,
     METHOD_UNKNOWN,
     NOT_TAKEN,
-    Announced,
     Frame,
     Own,
 )
+from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
 from amqpscope.dissector.protocols.framing import (
     fault,
     frame_fault,
@@ -42,12 +41,18 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_span,
 )
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 PROTOCOL = 0x414D5150
 """`AMQP`, with which a protocol header begins (§4.2.2)."""
+LONG = 1_024
+"""Methods and headers of more bytes are so rare that their lengths are doubted."""
+PUBLISHED, ACK = 60 << 16 | 40, 60 << 16 | 80
+"""Class and method of basic.publish and basic.ack."""
+TUNE_OK = 10 << 16 | 31
+"""Class and method of connection.tune-ok (§1.4.2.6)."""
 
 
 @kernel
@@ -75,6 +80,10 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
             return 0
     channel = be16(data, p + 1)
     length = size + OVERHEAD
+    if 0 < parsers[row, Parser.MOST] < length or (kind == METHOD and not has_length(data, p + 7, size)):
+        return 0
+    if kind == METHOD and channel == 0:
+        note_agreement(walk, row, p + 7, size)
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], length)
     frames = walk.frames
     n = put_place(walk, chunks, i)
@@ -87,6 +96,28 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     put_method(frames, n, channel, method)
     expect_bodies(walk, row, kind, channel, p + 7, size, size, own.announced)
     return length
+
+
+@kernel
+def note_agreement(walk: Walk, row: int, offset: int, length: int) -> None:
+    """Note the frame-max of a connection.tune-ok: class, method, channel-max, frame-max, heartbeat (§1.4.2.6)."""
+    if length >= 10 and be32(walk.data, offset) == TUNE_OK:
+        agree(walk, row, be32(walk.data, offset + 6))
+
+
+@kernel
+def has_length(data: Array, p: int, size: int) -> bool:
+    """Return whether a method's payload of this size may be whole; for the methods that are counted, it is known.
+
+    Those are basic.publish, with a reserved short and two texts before its bits, and basic.ack (§1.8.3.7, §1.8.3.13).
+    """
+    ids = be32(data, p) if size >= 4 else 0
+    if ids == ACK:
+        return size == 13
+    if ids != PUBLISHED or size < 9:
+        return True
+    text = p + 7 + i64(data[p + 6])
+    return text >= p + size or text + 2 + i64(data[text]) == p + size
 
 
 @kernel
@@ -125,16 +156,31 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     kind = i64(head[p])
     channel = be16(head, p + 1)
     size = be32(head, p + 3)
-    is_known = kind in (METHOD, HEADER, BODY, HEARTBEAT)
     parsers[row, Parser.CHANNEL] = channel
-    if not is_known or size > limits.FRAME:
-        frame_fault(walk, chunks, i, row, TOO_LARGE if is_known else TYPE_UNKNOWN, size if is_known else kind)
+    parsers[row, Parser.SIZE] = size
+    if kind not in (METHOD, HEADER, BODY, HEARTBEAT):
+        other = other_protocol(be32(head, p))
+        if other >= 0:
+            frame_fault(walk, chunks, i, row, other, be32(head, p))
+        else:
+            frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
         lost_way(walk, chunks, i, row, own)
-        lose(walk, row, -1, HEAD_BYTES)
+        parsers[row, Parser.TYPE] = -1
+        lose_after_head(walk, row, True)
+        doubt(walk, chunks, i, row, OVERHEAD)
         return
     parsers[row, Parser.TYPE] = kind
-    parsers[row, Parser.SIZE] = size
     parsers[row, Parser.STATE] = PAYLOAD if size > 0 else END
+    is_announced = channel == own.announced[row, Announced.CHANNEL]
+    rest = parsers[row, Parser.REST] if is_announced else 0
+    if (
+        is_above(walk, row, size + OVERHEAD, boundary.USUAL)
+        or (kind != BODY and size > LONG)
+        or (kind == BODY and 0 < rest < size)
+        or (kind == HEARTBEAT and size > 0)
+    ):
+        lose_after_head(walk, row, kind == BODY)
+        doubt(walk, chunks, i, row, OVERHEAD)
 
 
 @kernel
@@ -167,19 +213,67 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """Look at the byte after a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing."""
-    byte = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
-    if byte == FRAME_END:
+def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Look at the byte after a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing.
+
+    Where no frame begins after it either, the length is wrong.
+    """
+    if walk.data[chunks[Chunk.OFFSET, i] + at] == FRAME_END:
         finish_frame(walk, chunks, i, row, -1, own)
-        return
+        return True
+    end_fault(walk, chunks, i, at, row)
+    skipped = 0
+    if is_contradicted(walk, chunks, i, at, own):
+        lost_way(walk, chunks, i, row, own)
+        if rewind(walk, chunks, i, row):
+            return False
+        skipped = chunks[Chunk.POS, i] + at + FRAME_END_BYTES - walk.parsers[row, Parser.POS]
+    else:
+        put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
+        finish_frame(walk, chunks, i, row, -1, own)
+        lost_way(walk, chunks, i, row, own)
+    lose(walk, row, -1, skipped)
+    return True
+
+
+@kernel
+def is_fitting(walk: Walk, chunks: Array, i: int, at: int, row: int) -> bool:
+    """Return whether the payload at byte `at` of a chunk, which has all of it, is as long as its fields say."""
+    if walk.parsers[row, Parser.TYPE] != METHOD:
+        return True
+    return bool(has_length(walk.data, chunks[Chunk.OFFSET, i] + at, walk.parsers[row, Parser.SIZE]))
+
+
+@kernel
+def end_fault(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+    """Report the byte at the end of a frame, which is another one than frame-end."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     channel = walk.parsers[row, Parser.CHANNEL]
+    byte = i64(walk.data[chunks[Chunk.OFFSET, i] + at])
     fault(walk, chunks, i, row, END_WRONG, number, channel, chunks[Chunk.POS, i] + at, byte)
-    put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
-    finish_frame(walk, chunks, i, row, -1, own)
-    lost_way(walk, chunks, i, row, own)
-    lose(walk, row, -1, 0)
+
+
+@kernel
+def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> bool:
+    """Return whether byte `at` of a chunk ends no frame, and another head that shows it follows."""
+    data = walk.data
+    p = chunks[Chunk.OFFSET, i] + at
+    end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
+    return bool(data[p] != FRAME_END and p + 1 < end and not boundary.may_begin_head(data, p + 1, end, own))
+
+
+@kernel
+def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    size = walk.parsers[row, Parser.SIZE]
+    end = at + size
+    if end < chunks[Chunk.LENGTH, i] and not is_fitting(walk, chunks, i, at, row):
+        lose_after_head(walk, row, False)
+        doubt(walk, chunks, i, row, OVERHEAD)
+    elif end < chunks[Chunk.LENGTH, i] and is_contradicted(walk, chunks, i, end, own):
+        end_fault(walk, chunks, i, end, row)
+        lost_way(walk, chunks, i, row, own)
+        lose_after_head(walk, row, walk.parsers[row, Parser.TYPE] == BODY)
 
 
 @kernel
@@ -196,6 +290,8 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
         if method < 0:
             method = -2
             frame_fault(walk, chunks, i, row, METHOD_UNKNOWN, be32(data, at))
+        if channel == 0:
+            note_agreement(walk, row, at, length)
     expect_bodies(walk, row, kind, channel, at, length, size, own.announced)
     n = put_frame(walk, chunks, i, row, at, length, size + OVERHEAD if kind != PROTOCOL_HEADER else OVERHEAD)
     put_method(frames, n, channel, method)
@@ -232,8 +328,12 @@ walk_chunks = laid_over(
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "may_end": boundary.may_end,
+        "END_BYTES": FRAME_END_BYTES,
     },
     END_BYTES=FRAME_END_BYTES,
+    OVERHEAD=OVERHEAD,
+    check_length=check_length,
     head_bytes=head_bytes,
     take_whole=take_whole,
     begin_payload=begin_payload,

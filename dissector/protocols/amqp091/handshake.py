@@ -7,9 +7,9 @@ import numpy as np
 from amqpscope.dissector.fields.arrow import picked
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.fields.secrets import with_secrets
-from amqpscope.dissector.handshakes.arguments import ArgumentsCache, PeerArguments
+from amqpscope.dissector.handshakes.arguments import NOTHING, ArgumentsCache, PeerArguments
 from amqpscope.dissector.handshakes.cache import BoundedCache
-from amqpscope.dissector.handshakes.logins import Logins
+from amqpscope.dissector.handshakes.logins import CHALLENGES, Logins, challenged_name
 from amqpscope.dissector.handshakes.record import PacketRef
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp091 import layout as ly
@@ -52,6 +52,7 @@ class Amqp091Handshakes:
         self.introduces = np.array([m.class_name == "connection" for m in protocol.methods], np.bool_)
         self.ids = {(m.class_id, m.id): m.full_name for m in protocol.methods}
         self.logins = Logins(protocol, "connection.start-ok", "response", context.compiled)
+        self.answers = Logins(protocol, "connection.secure-ok", "response", context.compiled, challenged_name)
 
     def relevant(self, rows: Ints) -> Ints:
         """Return indexes of the frames that `take` reads: those of handshakes, and first uses of connections."""
@@ -71,7 +72,8 @@ class Amqp091Handshakes:
         self.accounting.add(rows[Frame.SLOT][introduces], rows[Frame.LENGTH][introduces])
         self.used.note(rows[Frame.SLOT][~self.of_handshake[rows[Frame.METHOD]]])
         found = self._arguments(rows, index, fields, data)
-        users = self._users(rows, found, data)
+        users = self._users(self.logins, rows, found, data)
+        answers = self._users(self.answers, rows, found, data)
         wheres = map(PacketRef, *rows[(Frame.TS, Frame.PACKET, Frame.CAPTURE), :].tolist())
         senders = rows[(Frame.SLOT, Frame.SIDE, Frame.CHANNEL), :].tolist()
         for n, (slot, side, channel, at, arguments) in enumerate(zip(*senders, wheres, found, strict=True)):
@@ -89,6 +91,8 @@ class Amqp091Handshakes:
             if n in users:
                 record.user, record.cut_login = users[n]
                 detail += f" as {record.user}" if record.user else ""
+            elif n in answers and record.arguments.get("start-ok", NOTHING).get("mechanism") in CHALLENGES:
+                record.user = answers[n][0]
             for announcer, text in properties.items():
                 record.describe(announcer, text)
             if role == "redirect":
@@ -128,13 +132,15 @@ class Amqp091Handshakes:
         text = values["reply_text"] or str(values["reply_code"])
         return f"channel {channel}: {text}" + (f" ({cause})" if cause and cause not in text else "")
 
-    def _users(self, rows: Ints, found: list[_Arguments | None], data: Bytes) -> dict[int, tuple[str | None, bool]]:
+    def _users(
+        self, logins: Logins, rows: Ints, found: list[_Arguments | None], data: Bytes
+    ) -> dict[int, tuple[str | None, bool]]:
         """Return the user's name of each start-ok, and whether parts of the frame are missing."""
-        mine = np.flatnonzero(rows[Frame.METHOD] == self.logins.method)
+        mine = np.flatnonzero(rows[Frame.METHOD] == logins.method)
         if not len(mine):
             return {}
-        mechanisms = [arguments.values["mechanism"] for n in mine.tolist() if (arguments := found[n])]
+        mechanisms = [arguments.values.get("mechanism") if (arguments := found[n]) else None for n in mine.tolist()]
         offset, length = rows[Frame.OFFSET, mine] + ly.IDS_BYTES, rows[Frame.LENGTH, mine] - ly.IDS_BYTES
-        users = self.logins.users(mechanisms, offset, length, data)
+        users = logins.users(mechanisms, offset, length, data)
         missing = (rows[Frame.MISSING, mine] > 0).tolist()
         return dict(zip(mine.tolist(), zip(users, missing, strict=True), strict=True))

@@ -285,6 +285,18 @@ def answer_may_lie_in_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def an_unknown_method_that_may_have_been_an_answer() -> tuple[Connection, list[dict[str, Any]]]:
+    """A bit of its ids was flipped, say."""
+    c = up(Connection())
+    c.publish(1)
+    unknown = c.server(None, frame_type="method")
+    c.publish(2)
+    return c, [
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": unknown * TICK},
+        {"outcome": "none", "ended_by": "capture-end"},
+    ]
+
+
 def answers_cut_by_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.publish(1)
@@ -388,6 +400,7 @@ SCENARIOS = {
         capture_ends,
         answer_may_lie_in_a_gap,
         answers_cut_by_a_gap,
+        an_unknown_method_that_may_have_been_an_answer,
         answers_before_their_publish,
         times_that_cannot_be,
         connection_without_a_row,

@@ -1,0 +1,60 @@
+"""Gather what a direction holds back, for the search."""
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
+from amqpscope.dissector.tcp.state import Facts
+
+FULL, FULL_LOOPBACK = 1_200, 32_000
+"""Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
+SHORT = 512
+"""Segments of fewer bytes are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
+
+
+@kernel
+def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
+    """Copy what a direction holds back to the arena, up to its first gap, and note where segments begin.
+
+    Returns: bytes; beginnings of segments; whether a gap follows; whether the snap length made it.
+    """
+    parsers, data, held, edges = walk.parsers, walk.data, walk.held, walk.edges
+    queue = row // 2 * 2
+    first = parsers[queue, Parser.QUEUE]
+    base = walk.cursor[Cursor.ARENA]
+    n = 0
+    count = 0
+    packet = -1
+    ended = False
+    snapped = False
+    longest = 0
+    h = first
+    while h >= 0 and n < window:
+        if held[h, Held.SIDE] == row & 1:
+            if held[h, Held.OFFSET] < 0:
+                ended = True
+                snapped = held[h, Held.FIRST_PACKET] == packet
+                break
+            packet = held[h, Held.FIRST_PACKET]
+            begin = parsers[queue, Parser.TAKEN] if h == first else 0
+            if begin == 0:
+                edges[count] = n
+                count += 1
+            longest = max(longest, held[h, Held.LENGTH])
+            take = min(held[h, Held.LENGTH] - begin, window - n)
+            start = held[h, Held.OFFSET] + begin
+            for k in range(take):
+                data[base + n + k] = data[start + k]
+            n += take
+        h = held[h, Held.NEXT]
+    for k in range(8):  # kernels may look a little beyond
+        data[base + n + k] = 0
+    edges[count] = n
+    walk.trial[Trial.SHORT] = min(max(longest, SHORT), full_segment(walk.facts, row // 2))
+    return n, count, ended, snapped
+
+
+@kernel
+def full_segment(facts: Array, slot: int) -> int:
+    """Return the size below which a segment is not full."""
+    high = facts[slot, Facts.A_HI] == facts[slot, Facts.B_HI]
+    return FULL_LOOPBACK if high and facts[slot, Facts.A_LO] == facts[slot, Facts.B_LO] else FULL

@@ -1,0 +1,143 @@
+"""Lengths from the wire: bounded by what the peers agreed upon, and believed above that only with proof."""
+
+import random
+
+import pytest
+from pamqp import commands
+
+from tests.dissector.builders import Packet
+from tests.dissector.runs import BOTH, dissect_packets, rows
+from tests.dissector.stream import wire as sw
+from tests.dissector.stream.runs import Wire
+from tests.dissector.wire import CLIENT, SERVER, Tape, handshake, method, opening, publish
+
+ACK = method(commands.Basic.Ack(delivery_tag=7))
+BEGIN = [*handshake(), *opening(1)]
+
+
+def frames_of(stream: bytes) -> list[tuple[int, int]]:
+    """Where frames begin and end."""
+    found, at = [], 0
+    while at < len(stream):
+        size = int.from_bytes(stream[at + 3 : at + 7], "big") + 8
+        found.append((at, at + size))
+        at += size
+    return found
+
+
+def flipped(stream: bytes, at: int, bit: int) -> bytes:
+    """The bytes with one bit of the length in the head at `at` flipped."""
+    damaged = bytearray(stream)
+    damaged[at + 3 + bit // 8] ^= 0x80 >> bit % 8
+    return bytes(damaged)
+
+
+def played(side: int, stream: bytes, segment: int = 1448) -> list[Packet]:
+    """The packets of a connection on which this is sent."""
+    tape = Tape().play(BEGIN)
+    tape.say(side, stream, range(segment, len(stream), segment))
+    return tape.end().packets
+
+
+def sizes(packets: list[Packet], side: int, compiled: bool = False) -> list[tuple[str, int]]:
+    found = rows(dissect_packets(packets, compiled=compiled)["amqp091_frames"])
+    mine = [
+        (row["method"] or row["frame_type"], row["size"]) for row in found if row["from_client"] is (side == CLIENT)
+    ]
+    return mine[len([turn for turn in BEGIN if turn[0] == side]) + (side == CLIENT) :]
+
+
+@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("segment", [100, 1448, 20_000])
+def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int, segment: int) -> None:
+    """Of acknowledgements, and of contents."""
+    rnd = random.Random(f"{bit} {segment}")
+    acks = ACK * 900
+    contents = b"".join(b"".join(publish(bytes(rnd.randrange(900)))) for _ in range(60))
+    for side, stream in ((SERVER, acks), (CLIENT, contents)):
+        whole = sizes(played(side, stream, segment), side)
+        at, _ = rnd.choice(frames_of(stream)[:-60])
+        found = sizes(played(side, flipped(stream, at, bit), segment), side)
+        assert len(whole) - 2 <= len(found) <= len(whole)
+        missing = list(whole)
+        for frame in found:  # nothing is invented
+            missing.remove(frame)
+
+
+def test_a_frame_above_what_was_agreed_is_named_and_read() -> None:
+    """8,008 bytes where 131,072 are agreed are nothing; with 4,096 they are too large, and still there."""
+    tune = commands.Connection.TuneOk(channel_max=2047, frame_max=4096, heartbeat=60)
+    small = [*handshake()[:4], (CLIENT, method(tune, 0) + method(commands.Connection.Open(), 0)), *BEGIN[5:]]
+    for begin, codes in ((BEGIN, []), (small, ["frame-too-large"])):
+        for parts in (1, 1448):
+            tape = Tape().play(begin)
+            stream = b"".join(publish(bytes(8000), largest=8000)) + b"".join(publish(b"behind"))
+            tape.say(CLIENT, stream, range(parts, len(stream), parts) if parts > 1 else ())
+            found = dissect_packets(tape.end().packets)
+            assert [row["code"] for row in rows(found["anomalies"])] == codes
+            assert [row["body_size"] for row in rows(found["messages"])] == [8000, 6]
+
+
+def test_a_long_login_is_read_without_tune() -> None:
+    token = "x" * 200_000
+    login = commands.Connection.StartOk({}, "PLAIN", token, "en_US")
+    begin = handshake()
+    data = method(login, 0)
+    tape = Tape().play(begin[:2])
+    tape.say(CLIENT, data, range(1448, len(data), 1448))
+    tape.play([*begin[3:], *opening(1)])
+    found = dissect_packets(tape.end().packets)
+    assert "connection.start-ok" in [row["method"] for row in rows(found["amqp091_frames"])]
+    assert rows(found["anomalies"]) == []
+    (row,) = rows(found["connections"])
+    assert (row["handshake_outcome"], row["skipped_bytes"]) == ("ok", 0)
+
+
+@BOTH
+def test_what_was_skipped_is_counted(compiled: bool) -> None:
+    packets = played(SERVER, ACK * 20 + flipped(ACK, 0, 8) + ACK * 20)
+    found = dissect_packets(packets, compiled=compiled)
+    assert [row["code"] for row in rows(found["anomalies"])] == ["frame-too-large", "bytes-skipped"]
+    (row,) = rows(found["connections"])
+    assert row["skipped_bytes"] == len(ACK)
+
+
+@pytest.mark.parametrize("bit", range(11))
+@pytest.mark.parametrize("of", ["publish", "deliver"])
+def test_streams_lose_two_frames_at_most_by_a_length_above_the_agreed(bit: int, of: str) -> None:
+    """Without a mark at the end, a length below that shows no damage until it ends."""
+    frames = [sw.publish(1, [(n, sw.simple(b"x" * (n % 90)))]) for n in range(300)]
+    if of == "deliver":
+        frames = [sw.deliver(1, sw.chunk([sw.simple(b"y" * (n % 90))])) for n in range(300)]
+    damaged = bytearray(frames[40])
+    damaged[bit // 8] ^= 0x80 >> bit % 8
+    wire = Wire()
+    for from_client, data in sw.hello():
+        wire.send(from_client, data)
+    wire.send(of == "publish", b"".join([*frames[:40], bytes(damaged), *frames[41:]]))
+    wire.close()
+    found = dissect_packets(wire.packets)
+    assert sum(row["command"] == of for row in rows(found["stream_frames"])) >= len(frames) - 2
+    assert {row["code"] for row in rows(found["anomalies"])} == {"frame-too-large", "bytes-skipped"}
+
+
+FOREIGN = {
+    "amqp-header-unexpected": b"AMQP\0\0\x09\x01",
+    "tls-unexpected": b"\x15\x03\x03\0\x02\x02\x46" + b"\x15\x03\x03\0\x02\x01\0",
+    "http-unexpected": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("code", FOREIGN)
+def test_other_protocols_in_the_middle_are_named(code: str) -> None:
+    wire = Wire()
+    for from_client, data in sw.hello():
+        wire.send(from_client, data)
+    wire.send(False, FOREIGN[code])
+    wire.close()
+    (anomaly,) = rows(dissect_packets(wire.packets)["anomalies"])
+    assert anomaly["code"] == code
+    if not code.startswith("amqp"):
+        tape = Tape().play([*BEGIN, (SERVER, FOREIGN[code])])
+        (anomaly,) = rows(dissect_packets(tape.end().packets)["anomalies"])
+        assert anomaly["code"] == code

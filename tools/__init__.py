@@ -1,0 +1,1 @@
+"""What builds the package, its documentation and releases."""
