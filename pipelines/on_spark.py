@@ -8,30 +8,21 @@ what needs rows of all connections; on Spark again where these are many.
 
 from __future__ import annotations
 
-import logging
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Event, Thread
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
-from amqpscope.errors import Error
-from amqpscope.pipelines import here, kernels, session, union
+from amqpscope.pipelines import here, kernels, session, tasks, union
 from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
@@ -51,16 +42,13 @@ from amqpscope.pipelines.statistics import (
     chains,
     needs_of,
 )  # fmt: skip
+from amqpscope.pipelines.tasks import WRITTEN, collected, interruptible, watched
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
 from amqpscope.pipelines.walks.walk import Rows, schema
 
-T = TypeVar("T")
-
-WRITTEN = "name string, file string, rows long"
-"""What tasks return: part files of tables and of partial results."""
 LATENCIES = "latencies"
 """Name of partial results of latencies."""
 UNDECIDED = "undecided "
@@ -73,15 +61,8 @@ FEW = 1 << 21
 """Walks over keys with fewer rows run in this process."""
 TASK_ROWS = 1 << 22
 """Rows of a walk over keys that a task walks over, about."""
-LOOK_EVERY_S = 0.5
-"""Seconds between two reports of progress."""
 READ_EVERY = 1 << 16
 """Rows of a batch that goes to Python."""
-_CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
-
-
-class SparkError(Error):
-    """A job failed on Spark; the message is one line that says why."""
 
 
 class Job(NamedTuple):
@@ -131,49 +112,7 @@ def analyze_folder(
     own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_EVERY), "spark.sql.adaptive.enabled": "false"}
     with session.running(master, small=weight < SMALL, **own, **settings) as begin:
         advance("starting Spark", 0, 0)
-        return _interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns, advance))
-
-
-def _interruptible(work: Callable[[], T]) -> T:
-    """Do work in a thread: this one is there for Ctrl-C, which the gateway to the JVM keeps to itself.
-
-    Raises:
-        KeyboardInterrupt: the JVM was ended.
-    """
-    with ThreadPoolExecutor(1, "amqpscope-spark") as pool:
-        future: Future[T] = pool.submit(work)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            logging.disable()  # of the gateway, that the JVM is gone
-            session.end()
-            wait([future])
-            logging.disable(logging.NOTSET)
-            raise
-
-
-@contextmanager
-def _watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
-    """Report the number of finished tasks of the running jobs."""
-    over = Event()
-
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        with suppress(Py4JError, OSError):  # the JVM may end at any time
-            while not over.wait(LOOK_EVERY_S):
-                jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
-                stages = [found for job in jobs for each in job.stageIds if (found := tracker.getStageInfo(each))]
-                if stages:
-                    done = sum(stage.numCompletedTasks for stage in stages)
-                    advance("tasks on Spark", done, sum(stage.numTasks for stage in stages))
-
-    watcher = Thread(target=watch, name="amqpscope-progress", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join(LOOK_EVERY_S)
+        return interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns, advance))
 
 
 def _analyze(
@@ -190,7 +129,7 @@ def _analyze(
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, note) as made, _watched(spark, advance):
+    with here.written(output, note) as made, watched(spark, advance):
         hidden = output / HIDDEN
         hidden.mkdir()
         try:
@@ -200,8 +139,8 @@ def _analyze(
             tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
             rows = ordered(tables, partitions(spark, weight))
-            found = _collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
-            _conclude(spark, engine, made, found, job)
+            found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
+            conclude(spark, engine, made, found, job)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
     return made.rows
@@ -255,7 +194,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """Walk over the connections of a task; yield the part files that it wrote (WRITTEN)."""
     walks = chains(job.compiled)
     kept = _kept(walks)
-    with _Task(job, _schemas()) as task:
+    with Task(job, partial_schemas()) as task:
         for batch in batches:
             tables = {
                 source: rows for source, layout in kept.items() if len(rows := union.rows_of(batch, source, layout))
@@ -267,10 +206,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             events = Events.mixed(prepared, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
-        for chain in walks:
-            task.add(chain.finish())
-        task.add(task.latencies.by_connection(task.unfinished))
-        task.add([(LATENCIES, task.latencies.partial())])
+        task.finish(walks)
     yield from task.written()
 
 
@@ -283,28 +219,20 @@ def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table
 # ---- tasks
 
 
-class _Task:
-    """What one attempt of a task writes, in a folder of its own."""
+class Task(tasks.Task):
+    """What one attempt of a task writes: tables of statistics, and partial results."""
 
     def __init__(self, job: Job, schemas: Mapping[str, pa.Schema]) -> None:
-        context = TaskContext.get()
-        assert context is not None
+        super().__init__(job.folder, schemas)
         self.job = job
         self.latencies = Latencies()
         self._unfinished: list[pa.ChunkedArray] = []
-        self.folder = Path(job.folder, f"{context.partitionId()}-{context.taskAttemptId()}")
         self._schemas = schemas
-        self._output = Output(str(self.folder), schemas)
 
-    def __enter__(self) -> _Task:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._output.abort()
-            return
-        self._output.finish()
-        kernels.end(self.job.compiled)
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        super().__exit__(kind, *error)
+        if kind is None:
+            kernels.end(self.job.compiled)
 
     def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
         """Write rows."""
@@ -319,6 +247,13 @@ class _Task:
             else:
                 self._add(name, rows)
 
+    def finish(self, walks: Sequence[Chain]) -> None:
+        """Write the last rows of walks over connections, and what is known of latencies."""
+        for chain in walks:
+            self.add(chain.finish())
+        self.add(self.latencies.by_connection(self.unfinished))
+        self.add([(LATENCIES, self.latencies.partial())])
+
     @property
     def unfinished(self) -> pa.Array:
         """Connections of which walks over keys will yield more rows (int64)."""
@@ -327,21 +262,10 @@ class _Task:
 
     def _add(self, name: str, rows: pa.Table) -> None:
         if len(rows):
-            here.emitted(self._output, name, rows.cast(self._schemas[name]))
-
-    def written(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was written."""
-        parts = self._output.parts()
-        yield pa.RecordBatch.from_pydict(
-            {
-                "name": pa.array([part.table for part in parts], pa.string()),
-                "file": pa.array([str(part.file) for part in parts], pa.string()),
-                "rows": pa.array([part.rows for part in parts], pa.int64()),
-            }
-        )
+            here.emitted(self.output, name, rows.cast(self._schemas[name]))
 
 
-def _schemas() -> dict[str, pa.Schema]:
+def partial_schemas() -> dict[str, pa.Schema]:
     """Return the schemas of all that tasks write."""
     found = {name: schema(name) for name in here.tables()}
     found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
@@ -349,40 +273,15 @@ def _schemas() -> dict[str, pa.Schema]:
     return found | {LATENCIES: PARTIAL}
 
 
-def _collected(jobs: DataFrame) -> dict[str, list[Part]]:
-    """Run tasks; return what the successful ones wrote, by name.
-
-    Raises:
-        SparkError: a task failed repeatedly.
-    """
-    try:
-        found = jobs.collect()
-    except (PySparkException, Py4JError, OSError) as error:
-        raise SparkError(f"Spark: {_reason(error)}") from error
-    made: dict[str, list[Part]] = {}
-    for name, file, rows in found:
-        made.setdefault(name, []).append(Part(name, Path(file), rows))
-    return made
-
-
-def _reason(error: Exception) -> str:
-    """Return the most useful line: the last error raised in Python, or the first that the JVM threw."""
-    found = _CAUSE.findall(str(error))
-    ours = [told for name, told in found if name.startswith("amqpscope.")]
-    python = [f"{name}: {told}" for name, told in found if "." not in name]
-    told = ours[-1:] or python[-1:] or [told for _, told in found[-1:]] or str(error).strip().splitlines()[:1]
-    return " ".join((told or [type(error).__name__])[0].split())
-
-
 # ---- walks over keys, and the end
 
 
-def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
+def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
     """Move part files into place, and finish what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
-            for name, parts in _collected(_walked_over(spark, each, files, job)).items():
+            for name, parts in collected(_walked_over(spark, each, files, job)).items():
                 found[name] = found.get(name, []) + parts
             del found[each.of]
     for name in here.tables():
@@ -408,7 +307,7 @@ def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[
     """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
     over = next(each for each in OVER_KEYS if each.of == of)
     walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
-    with _Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
+    with Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
         for batch in batches:
             task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
         task.add(walk.finish())

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import tzinfo
 from typing import Protocol
@@ -12,6 +12,7 @@ from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source, find
 from amqpscope.dissector.cli import times
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import Reading
 from amqpscope.errors import Error
@@ -149,9 +150,25 @@ def sources(arguments: argparse.Namespace) -> tuple[list[Source], Options, int]:
     refused: list[CaptureError] = []
     found = find(arguments.captures, refused, wanted_times(arguments).needs_day)
     for error in refused:
-        sys.stderr.write(f"amqpscope: {' '.join(str(error).split())}; skipped, the other files are read\n")
+        print_skipped(str(error))
     begin_ns = min((source.begin for source in found if source.begin), default=0)
     return found, options(arguments, begin_ns), 2 if refused else 0
+
+
+def print_skipped(error: str) -> None:
+    """Report a file of a folder that cannot be read on standard error."""
+    sys.stderr.write(f"amqpscope: {' '.join(error.split())}; skipped, the other files are read\n")
+
+
+def print_written(folder: str, rows: Mapping[str, int]) -> int:
+    """Report the tables that were written on standard error; return the number of frames."""
+    frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
+    counts = [
+        counted(rows["connections"], "connection"), counted(frames, "frame"), counted(rows["messages"], "message"),
+        counted(rows["anomalies"], "anomaly", "anomalies"),
+    ]  # fmt: skip
+    sys.stderr.write(f"{folder}: {', '.join(counts)}\n")
+    return frames
 
 
 def count(text: str) -> int:

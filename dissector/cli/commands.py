@@ -44,9 +44,20 @@ class Dissect:
             "--jobs", metavar="N", type=arguments.count, default=1,
             help="processes that dissect connections, besides the one that reads packets (default: 1, which does both)",
         )  # fmt: skip
+        parser.add_argument(
+            "--master",
+            metavar="URL",
+            help="run on Spark with this master; local[*] is this machine, with all its cores",
+        )
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Write the tables."""
+        """Write the tables.
+
+        Raises:
+            ArgumentError: options contradict each other.
+        """
+        if arguments.master is not None:
+            return self._on_cluster(arguments)
         from functools import partial  # noqa: PLC0415
 
         import pyarrow as pa  # noqa: PLC0415
@@ -55,7 +66,6 @@ class Dissect:
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
         from amqpscope.dissector.dissector import Dissector  # noqa: PLC0415
-        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Distributor, Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
@@ -90,14 +100,20 @@ class Dissect:
                 if output is not None:
                     output.abort()
                 raise
-        rows = output.rows
-        frames = sum(count for name, count in rows.items() if name.endswith("_frames"))
-        print(
-            f"{arguments.output}: {counted(rows['connections'], 'connection')}, {counted(frames, 'frame')}, "
-            f"{counted(rows['messages'], 'message')}, {counted(rows['anomalies'], 'anomaly', 'anomalies')}",
-            file=sys.stderr,
-        )
+        frames = common.print_written(arguments.output, output.rows)
         common.print_warnings(reading, arguments.tz, frames)
+        return status
+
+    def _on_cluster(self, arguments: argparse.Namespace) -> int:
+        """Have a package that knows clusters write the tables."""
+        from importlib.metadata import entry_points  # noqa: PLC0415
+
+        from amqpscope.dissector.cli.arguments import ArgumentError  # noqa: PLC0415
+
+        if arguments.jobs > 1:
+            raise ArgumentError("--jobs is for this machine without Spark, --master for Spark: give one of them")
+        (dissect,) = entry_points(group="amqpscope.clusters", name="dissect")
+        status: int = dissect.load()(arguments)
         return status
 
     def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821

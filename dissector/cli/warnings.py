@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 
-from amqpscope import spec
 from amqpscope.dissector.formatting import counted, instant
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
@@ -91,12 +90,11 @@ def _contradicted(named: str, found: str, count: int) -> str:
 
 
 def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
-    """Yield a line for each protocol that has no table of frames, so that nothing of it is shown or written."""
-    decoded = {table.methods_of for table in spec.tables().values()}
-    for name in (plugin.name for plugin in registry.protocols()):
-        if name not in decoded and spoken.get(name):
-            connections = counted(spoken[name], "connection")
-            yield f"{connections} of {name}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
+    """Yield a line for each protocol whose frames have no rows, so that nothing of them is shown or written."""
+    for plugin in registry.protocols():
+        if not plugin.has_rows and spoken.get(plugin.name):
+            subject = f"{counted(spoken[plugin.name], 'connection')} of {plugin.name}"
+            yield f"{subject}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
 
 
 def _sealed(reading: Reading) -> str:

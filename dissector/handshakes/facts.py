@@ -14,7 +14,8 @@ Facts that rules ask for (None where unknown):
     end                first FIN or RST: `client-fin`, `client-rst`, `server-fin`, `server-rst`, `none`
     close              sender of the first connection.close: `client`, `server`, `none`
     close_lost         bool: only the answer to that close was captured
-    end_lost           bool: the last frames of a side may be missing
+    fin_lost           bool: a FIN is missing, which may have been the first
+    end_lost           bool: the last frames of a side, its FIN or the agreed heartbeat may be missing
     refused_known      bool: nothing is missing before the close, or it names the method that it refuses
     ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close; `refused_method`: the method that it names
@@ -124,7 +125,8 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     # After the first end nobody goes on with the dialogue, though bytes may still be under way.
     end = next((n for n, step in enumerate(steps) if step.event in ENDS), len(steps))
     events = [(step.role, step.event) for step in steps[:end]]
-    spoken = any(inputs.has_sent)  # so the server has accepted, seen or not
+    # Either shows that the server has accepted, seen or not.
+    spoken = any(inputs.has_sent) or (inputs.has_packets[0] and inputs.begun)
     unseen = spoken and not inputs.syns[1]
     ran = run(machine, events, leap=inputs.lost or unseen or not begun or seen != "both")
     arguments = dict(inputs.arguments)
@@ -133,7 +135,8 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     ran = Run(refused or ran.state, ran.taken)
     state = machine.states[ran.state]
     ends = _ends(inputs.closer, steps)
-    gaps = inputs.lost or ends["close_lost"]
+    is_silent = inputs.begun and inputs.has_packets[1] and not inputs.has_sent[1]
+    gaps = inputs.lost or ends["close_lost"] or (unseen and is_silent)
     kinds = inputs.kinds
     address, port = inputs.server
     known: dict[str, Any] = {
@@ -161,7 +164,8 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "due": state.due,
         "blocked": inputs.blocked is not None,
         "blocked_reason": inputs.blocked or None,
-        "end_lost": inputs.end_lost,
+        "fin_lost": inputs.fin_lost,
+        "end_lost": inputs.end_lost or inputs.fin_lost or (gaps and "tune" in arguments and "tune-ok" not in arguments),
         "refused_known": not gaps or refused is not None,
     }
     openings = zip(ROLES, inputs.openings, strict=True)

@@ -27,6 +27,8 @@ class Side(NamedTuple):
     """Time of its last data; 0: none."""
     again: Sequence[tuple[PacketRef, int]] = ()
     """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
+    fin_lost: bool = False
+    """Its FIN was not captured: the numbers of later packets count it."""
 
 
 class Tcp(NamedTuple):
@@ -89,6 +91,8 @@ class Inputs(NamedTuple):
     """The role that sent close first; `none`."""
     end_lost: bool
     """Whether the last frames of a side may be missing."""
+    fin_lost: bool
+    """Whether a FIN is missing."""
     tls: tuple[tuple[str, Hashable], ...]
 
     @property
@@ -131,6 +135,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         blocked=record.blocked,
         closer="none" if record.closer is None else ROLES[record.closer != client],
         end_lost=record.end_lost,
+        fin_lost=sides[0].fin_lost or sides[1].fin_lost,
         tls=tuple(tls_facts.facts(record.tls, client).items()) if record.tls else (),
     )
 

@@ -355,7 +355,7 @@ def slow_side(row: Row) -> str | None:
 def _table(heads: list[str], rows: list[list[str]], inks: list[str]) -> Iterator[str]:
     """Return the lines of a table; `inks` are the colours of the first column.
 
-    Columns that do not fit are below those that do: the last on lines of its own, the others on one before it.
+    Columns that do not fit are below those that do: the last on lines of its own, then the others with their heads.
     """
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)][:-1]
     ends = list(accumulate(size + 2 for size in widths))
@@ -365,5 +365,7 @@ def _table(heads: list[str], rows: list[list[str]], inks: list[str]) -> Iterator
         line = "  ".join(map(str.ljust, row, [*widths[:count], *[0] * fits])).rstrip()
         mark = line if row is heads else row[0]
         yield paint(mark, ink) + line[len(mark) :]
-        for text in [] if fits or row is heads else ["  ".join(row[count:-1]), row[-1]]:
-            yield from paragraph(text, widths[0] + 4)
+        if not fits and row is not heads:
+            yield from paragraph(row[-1], widths[0] + 4)
+            others = zip(heads[count:-1], row[count:-1], strict=True)
+            yield from paragraph(", ".join(f"{head} {cell}" for head, cell in others), widths[0] + 4)

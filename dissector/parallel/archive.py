@@ -71,8 +71,7 @@ def dissect(blocks: Iterable[Block], known: Archive, compiled: bool) -> Iterator
 
 def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]:
     """Yield rows about the captures."""
-    for survey in surveys:
-        yield from survey.rows
-    if known.captures:
-        missing = sum(survey.incomplete for survey in surveys)
-        yield from incomplete(Dissector(known.options, compiled=False), known.captures[-1], missing)
+    dissector = Dissector(known.options, compiled=False)
+    for table, rows in (row for survey in surveys for row in survey.rows):
+        yield from dissector.cut(table, rows) if table == "anomalies" else [(table, rows)]
+    yield from incomplete(dissector, known.captures[-1], sum(survey.incomplete for survey in surveys))

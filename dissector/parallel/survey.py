@@ -1,11 +1,11 @@
 """The light pass over captures: their times, from which their order follows, and all rows about captures themselves."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from amqpscope.dissector.capture.file import CaptureError
 from amqpscope.dissector.capture.sources import Source, place, reason
-from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.dissector import Dissector
 from amqpscope.dissector.packets.merging import Span, arrange
 from amqpscope.dissector.parallel.blocks import BATCH, Seated
 from amqpscope.dissector.reading import CapturePass, CaptureSummary, unreadable
@@ -40,8 +40,8 @@ class Survey:
 class _Surveyor:
     """Reads captures one after the other, by one decoder of packets."""
 
-    def __init__(self, options: Options, compiled: bool) -> None:
-        self.dissector = Dissector(options, compiled)
+    def __init__(self, compiled: bool) -> None:
+        self.dissector = Dissector(compiled=compiled)
         self.pending: list[Work] = []
 
     def survey(self, source: Source, index: int) -> Survey:
@@ -62,20 +62,14 @@ class _Surveyor:
         return Survey(source, first, last, info.snap_length, summary.fragments, 0, tuple(info.secrets), tuple(rows))
 
 
-def survey(sources: Iterable[Source], options: Options, compiled: bool) -> list[Survey]:
-    """Return what a light pass shows of captures. They are read as one sequence, in this order.
-
-    Raises:
-        CaptureError: a file that the user named cannot be read.
-    """
-    surveyor = _Surveyor(replace(options, keylog=None), compiled)
+def survey(sources: Iterable[Source], compiled: bool) -> list[Survey]:
+    """Return what a light pass shows of captures. They are read as one sequence, in this order."""
+    surveyor = _Surveyor(compiled)
     found: list[Survey] = []
     for index, source in enumerate(sources):
         try:
             found.append(surveyor.survey(source, index))
         except CaptureError as error:
-            if source.is_named:
-                raise
             surveyor.pending.clear()
             bad = replace(source, error=reason(source, error))
             found.append(Survey(bad, rows=(unreadable(bad),)))
@@ -83,12 +77,35 @@ def survey(sources: Iterable[Source], options: Options, compiled: bool) -> list[
     return found
 
 
+def surveyed(sources: Iterable[Source], run: Callable[[list[list[Source]]], Iterable[Survey]]) -> list[Survey]:
+    """Return what light passes show of captures; those of a point with IP fragments are read as one sequence.
+
+    Args:
+        sources: the captures, in any order.
+        run: returns the surveys of lists of captures, which may be read side by side.
+
+    Raises:
+        CaptureError: a file that the user named, or every file, cannot be read.
+    """
+    found = list(run([[source] for source in sources]))
+    together = [[each.source for each in chain] for chain in chains(found) if len(chain) > 1]
+    anew = {each.source.name: each for each in (run(together) if together else ())}
+    return [anew.get(each.source.name, each) for each in found]
+
+
 def chains(surveys: Iterable[Survey]) -> list[list[Seated]]:
     """Return the captures that can be read, in chains, each of which is to be read by one decoder of packets.
 
     A chain is one capture, or all of a capture point with IP fragments: these may lie in several captures.
+
+    Raises:
+        CaptureError: a file that the user named, or every file, cannot be read.
     """
+    surveys = list(surveys)
     readable = [each for each in surveys if not each.source.error]
+    for each in surveys:
+        if each.source.error and (each.source.is_named or not readable):
+            raise CaptureError(f"{each.source.given}: {each.source.error}")
     readable.sort(key=lambda each: place(each.source))
     seats = arrange(Span(each.source.name, each.source.begin, each.first, each.last) for each in readable)
     fragmented = {seat.point for each, seat in zip(readable, seats, strict=True) if each.fragments}

@@ -189,9 +189,8 @@ class Detector:
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
-            found = judge_start(*self._client_first(probe, facts, slot)) if whole and forced != UNKNOWN else 0
-            if found and found != forced:
-                self.record(slot).facts["contradicted_by"] = registry.name_of(found)
+            if whole and forced != UNKNOWN:
+                self._contradict(forced, slot, *self._client_first(probe, facts, slot))
             return
         if whole:
             client, server = self._client_first(probe, facts, slot)
@@ -214,7 +213,9 @@ class Detector:
                 if verdict != TLS:
                     # A broker answers a client that it refuses with a header, too; a client's comes first.
                     if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
-                        facts[slot, Facts.CLIENT] = side
+                        goes_on = len(probe.first_bytes[side]) > len(data)
+                        is_broker = goes_on and registry.protocols()[verdict - 1].answers
+                        facts[slot, Facts.CLIENT] = 1 - side if is_broker else side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
@@ -228,6 +229,14 @@ class Detector:
         self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
+
+    def _contradict(self, forced: int, slot: int, client: bytes, server: bytes) -> None:
+        """Note where the first bytes are those of another protocol than the one that a port stands for."""
+        found = judge_start(client, server, waits=False)
+        own = registry.protocols()[forced - 1].headers if forced > 0 else ()
+        name = registry.name_of(found) if found else ""
+        if name and name != registry.name_of(forced) and not client.startswith(own):
+            self.record(slot).facts["contradicted_by"] = name
 
     def _recognise(self, chunk: Ints, probe: Probe, buffer: Buffer) -> int:
         """Return the protocol whose frames these bytes are, 0 where they seem to be none."""

@@ -9,8 +9,35 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import take_row
 from amqpscope.dissector.protocols.framing import fault, lose
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TOO_LARGE, Cursor, Fragment, Held, Parser, Walk
+from amqpscope.dissector.protocols.state import (
+    AMQP_HEADER,
+    END,
+    HTTP,
+    PAYLOAD,
+    TLS,
+    TOO_LARGE,
+    Cursor,
+    Fragment,
+    Held,
+    Parser,
+    Walk,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
+
+
+@kernel
+def other_protocol(word: int) -> int:
+    """Return the fault for a head that begins with these four bytes of another protocol; -1: with none of them.
+
+    TLS: an alert or a handshake record (RFC 8446 §5.1). HTTP: an answer, or a request such as health checks send.
+    """
+    if word == 0x414D5150:
+        return AMQP_HEADER
+    if word >> 8 in (0x150303, 0x150301, 0x160301, 0x160303):
+        return TLS
+    if word in (0x48545450, 0x47455420, 0x48454144, 0x504F5354):  # HTTP, GET, HEAD, POST
+        return HTTP
+    return -1
 
 
 @kernel
@@ -34,10 +61,26 @@ def doubt(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> None:
     """Have the search decide about the head at hand, whose frame has `overhead` bytes besides its payload."""
     parsers = walk.parsers
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
-    if most > 0 and size + overhead > most:
+    if most > 0 and size + overhead > most and parsers[row, Parser.TYPE] >= 0:
         too_large(walk, chunks, i, row, size)
-    lose(walk, row, parsers[row, Parser.POS], parsers[row, Parser.WANTED])
     parsers[row, Parser.CLAIMED] = size + 1
+
+
+@kernel
+def lose_after_head(walk: Walk, row: int, is_body: bool) -> None:
+    """Search after the head at hand. Where it may be a body's, frames in that are none, unless its content ends it."""
+    parsers = walk.parsers
+    is_known = not is_body or parsers[row, Parser.REST] > 0
+    lose(walk, row, parsers[row, Parser.POS] if is_known else -1, parsers[row, Parser.WANTED])
+    parsers[row, Parser.DAMAGED] = 0 if is_body else 1
+
+
+@kernel
+def pass_over(parsers: Array, row: int, pos: int, claimed: int) -> None:
+    """Go on after the frame whose head has a type that does not exist, and a length that is right."""
+    parsers[row, Parser.CLAIMED] = 0
+    parsers[row, Parser.UNTIL] = pos + claimed
+    parsers[row, Parser.FOUND] = 1
 
 
 @kernel
@@ -71,11 +114,11 @@ def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
     if claimed == 0:
         return False
     parsers[row, Parser.CLAIMED] = 0
-    if claimed > 0 and is_agreed(walk, row):
+    if claimed > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row):
         believe(walk, row)
         return False
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
-    if most == 0 or size + overhead <= most:
+    if (most == 0 or size + overhead <= most) and parsers[row, Parser.TYPE] >= 0:
         too_large(walk, chunks, i, row, size)
     return True
 
@@ -113,4 +156,5 @@ def rewind(walk: Walk, chunks: Array, i: int, row: int) -> bool:
     parsers[queue, Parser.QUEUED] += count
     parsers[queue, Parser.TAKEN] = 0
     lose(walk, row, parsers[row, Parser.POS], fragments[first, Fragment.POS] - parsers[row, Parser.POS])
+    parsers[row, Parser.DAMAGED] = 1
     return True

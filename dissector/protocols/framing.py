@@ -267,6 +267,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     parsers[row, Parser.TRIED_SLOW] = 0
     parsers[row, Parser.TRIED_MARKED] = 0
     parsers[row, Parser.LOST] = pos
+    parsers[row, Parser.DAMAGED] = 0
 
 
 @kernel

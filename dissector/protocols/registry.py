@@ -7,7 +7,7 @@ A protocol is one of the `PROTOCOLS` in a module of its folder; of a plug-in, an
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -53,6 +53,7 @@ class Context:
         record: the record of a connection, by slot.
         used: whose first use was seen.
         documents: specifications that stand for our own, by the protocol's name.
+        reached: messages about limits of the process that were reached; stages add them.
     """
 
     compiled: bool
@@ -62,6 +63,7 @@ class Context:
     record: Callable[[int], ConnectionRecord]
     used: FirstUses
     documents: dict[str, Specification]
+    reached: set[str] = field(default_factory=set)
 
     def specification(self, name: str) -> Specification:
         """Return the specification of a protocol: the user's, or our own."""
@@ -133,10 +135,12 @@ class ProtocolPlugin:
             these, it is the one whose first frame begins with any other byte.
         begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
             when they are nobody's header.
+        answers: whether a broker answers with the header, and its first frame behind it, for which clients wait.
         ports: where its brokers listen.
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
         stage: makes what decodes it; None where it is known by its header alone.
+        has_rows: whether its frames have rows in a table; else they are counted at most.
         version_of: the protocol of which it is a version, which tables name instead; None: they name it.
     """
 
@@ -144,10 +148,12 @@ class ProtocolPlugin:
     headers: tuple[bytes, ...] = ()
     frames_begin: int | None = None
     begins: Callable[[bytes], bool | None] = lambda _: False
+    answers: bool = False
     ports: tuple[int, ...] = ()
     tls_ports: tuple[int, ...] = ()
     recogniser: Callable[[Context], Recogniser] | None = None
     stage: Callable[[Context], Stage] | None = None
+    has_rows: bool = True
     version_of: str | None = None
 
 

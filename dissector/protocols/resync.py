@@ -39,7 +39,7 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols.doubt import believe, is_agreed
+from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
 from amqpscope.dissector.protocols.gathering import full_segment, gather
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
@@ -65,6 +65,8 @@ ANY_TIME = 4_096
 """This number of bytes are tried again with every segment that is not full."""
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
+FRAMES_IN_A_ROW = 3
+"""Whole frames with marked ends that must follow a damaged head which is not that of a body."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
@@ -120,6 +122,7 @@ def laid_over(**own: Any) -> Callable[..., int]:
         search,
         **own,
         may_end_at=specialize(may_end_at, **own),
+        ends_before=specialize(ends_before, **parts),
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
         find_client=specialize(find_client, **own),
@@ -136,10 +139,13 @@ def search(walk: Walk, row: int, own: Own) -> int:
     is_claimed = claimed >= END_BYTES
     window = 2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST
     window = min(max(window, claimed + HEAD_ROOM), limits.RESYNC)
+    crowded = cursor[Cursor.HELD] > limits.WAITING_BYTES
+    if crowded:
+        cursor[Cursor.CROWDED] = 1
     full = (
         parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
         or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS
-        or cursor[Cursor.HELD] > limits.WAITING_BYTES
+        or crowded
     )
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0
@@ -166,12 +172,15 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED] = parsers[row, Parser.BYTES]
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
+    pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
     if is_claimed and claimed <= n:
-        if may_end_at(walk, n, claimed, own):
-            believe(walk, row)
+        if may_end_at(walk, n, claimed, own) and not ends_before(walk, row, n, count, pos, claimed, own):
+            if parsers[row, Parser.TYPE] >= 0:
+                believe(walk, row)
+            else:
+                pass_over(parsers, row, pos, claimed)
             return DECIDED
         parsers[row, Parser.CLAIMED] = -1
-    pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
     # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
@@ -191,7 +200,9 @@ def search(walk: Walk, row: int, own: Own) -> int:
         return DECIDED
     if not (ended or full):
         return WAIT
-    if is_claimed and parsers[row, Parser.CLAIMED] > 0 and is_agreed(walk, row):  # nothing speaks against it
+    if (
+        is_claimed and parsers[row, Parser.CLAIMED] > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row)
+    ):  # nothing speaks against it
         believe(walk, row)
         return DECIDED
     parsers[row, Parser.FOUND] = 0
@@ -207,6 +218,17 @@ def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
     base = walk.cursor[Cursor.ARENA]
     walk.trial[Trial.CHANNEL] = -1
     return bool(may_end(walk.data, base + place, base + n, walk.trial, own))
+
+
+@kernel
+def ends_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> bool:
+    """Return whether a frame seems to end before its head says: its content does, or others follow in its payload."""
+    if walk.parsers[row, Parser.DAMAGED] == 0:
+        place: int = expected_boundary(walk, walk.cursor[Cursor.ARENA], n, pos, row, own)
+    else:
+        walk.trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
+        place = choose(walk, n, count, (False, False, True), 0, 0, own)
+    return 0 <= place < claimed
 
 
 @kernel
@@ -268,8 +290,11 @@ def try_places(
     if facts[slot, Facts.FRAMES] < KNOWN:
         largest = max(largest, UNKNOWN_LARGEST)
     lost = parsers[row, Parser.LOST]
+    trial[Trial.ENOUGH] = 0
     if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
         reach = 0
+        if MARKED_ENDS and parsers[row, Parser.DAMAGED] == 1:
+            trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there
     together = trial[Trial.FITTING] > SEGMENTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
@@ -378,7 +403,7 @@ def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
             return 0
         size = next_frame(walk.data, base + q, base + n, trial, own)
         if size < 0:
-            return 0
+            return 1 if 0 < trial[Trial.ENOUGH] <= trial[Trial.COUNT] else 0
         if edge < count and edges[edge] < q:
             trial[Trial.CUT] += 1
         while edge < count and edges[edge] < q:

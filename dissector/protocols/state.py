@@ -22,8 +22,11 @@ FAULTS = (
     "frame-too-large",  # value: announced size
     "frame-cut",  # value: bytes still missing
     "limit-reached",  # value: bytes
+    "amqp-header-unexpected",  # value: the first four bytes
+    "tls-unexpected",  # the same
+    "http-unexpected",  # the same
 )
-GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT = range(len(FAULTS))
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP = range(len(FAULTS))
 
 
 class Parser(Matrix):
@@ -32,7 +35,7 @@ class Parser(Matrix):
     STATE = column("SEARCH, HEAD, PAYLOAD or END")
     HEADS = column("bytes of the head so far")
     WANTED = column("bytes that the head has")
-    TYPE = column("type of the current frame, as its protocol has it")
+    TYPE = column("type of the current frame, as its protocol has it; -1: none that exists")
     CHANNEL = column("its channel; -1: there are none", empty=-1)
     SIZE = column("bytes of its payload")
     GOT = column("bytes of the payload that have passed")
@@ -51,6 +54,7 @@ class Parser(Matrix):
     LARGEST = column("bytes of the largest frame so far")
     MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
     CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
+    DAMAGED = column("1: the current search began after a head that cannot be right, and is not that of a body")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")
@@ -125,6 +129,14 @@ class Channel(Matrix):
     NEXT = column("next channel of the connection; -1: none", empty=-1)
 
 
+class Announced(Matrix):
+    """Directions: the content that is announced there, whose rest is Parser.REST."""
+
+    CHANNEL = column("its channel")
+    BODY = column("bytes of its last body frame")
+    PASSED = column("bytes of it that are known to be among those skipped in a search")
+
+
 class Body(Matrix):
     """What contents under way have of their bodies; protocols add columns of their own."""
 
@@ -176,6 +188,7 @@ class Cursor(Matrix):
     ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
     HELD = column("bytes in all chunks that are held back")
+    CROWDED = column("1: they were too many, or too many chunks, for a search to go on")
     COUNT = column("chunks")
 
 
@@ -196,6 +209,7 @@ class Trial(Matrix):
     SEGMENT = column("the first of its frames with which a segment begins; -1: none")
     BEFORE = column("whole frames before that")
     SHORT = column("segments of fewer bytes are not full")
+    ENOUGH = column("whole frames after which bytes that are none refute nothing; 0: they do, however many there were")
     MARKED = column("beginnings of segments after such a one with which a frame begins")
 
 

@@ -3,15 +3,15 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
-from amqpscope.dissector.tcp.buffered import displace, emit
+from amqpscope.dissector.tcp.buffered import emit
 from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, synchronize
-from amqpscope.dissector.tcp.order import overdue, release_overdue, settled
+from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.settling import is_due, rebase, settle
-from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
 
@@ -28,6 +28,7 @@ def take(
     copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs))
     conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
     conn[slot, Conn.LAST_PACKET] = batch.packet[i]
+    conn[slot, Conn.LAST_CAPTURE] = batch.capture[i]
     if copy == 0:
         conn[slot, Conn.PACKETS] += 1
         conn[slot, Conn.BYTES] += batch.length[i]
@@ -44,10 +45,16 @@ def take(
         direction[other, Direction.WINDOW] = -1
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
-    if batch.length[i] > 0 and flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
-        take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
-    if direction[row, Direction.HEAD] >= 0 or direction[other, Direction.HEAD] >= 0:
-        release_overdue(flows, out, slot, at)
+    if flags & ACK and is_beyond_by_one(batch, i, direction, other):
+        direction[other, Direction.SHOWN] = max(direction[other, Direction.SHOWN], direction[other, Direction.TOP] + 1)
+    if batch.length[i] > 0:
+        if flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
+            take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
+    elif flags & RST == 0 and direction[row, Direction.STARTED]:
+        sent = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
+        direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
+    if lacks(flows, row) or lacks(flows, other):
+        release_overdue(flows, out, slot)
     if conn[slot, Conn.UNSETTLED] == 0 and (
         stall(direction, row, other) != direction[row, Direction.STALL]
         or stall(direction, other, row) != direction[other, Direction.STALL]
@@ -55,6 +62,22 @@ def take(
         watch(flows, out, slot, at)
     if flags & (FIN | RST):
         close(batch, i, flows, slot, side)
+
+
+@kernel
+def is_beyond_by_one(batch: SegmentBatch, i: int, direction: Array, row: int) -> bool:
+    """Return whether a segment acknowledges one byte more of a direction than was seen: a FIN that was not captured."""
+    pos = direction[row, Direction.POS] + difference(batch.ack[i], direction[row, Direction.NEXT])
+    is_known: bool = direction[row, Direction.STARTED] == 1 and direction[row, Direction.FIN] < 0
+    return is_known and pos == direction[row, Direction.TOP] + 1
+
+
+@kernel
+def lacks(flows: Flows, row: int) -> bool:
+    """Return whether a direction has buffered segments, or acknowledged bytes are missing."""
+    direction = flows.direction
+    is_missing: bool = direction[row, Direction.ACKED] > direction[row, Direction.POS]
+    return is_missing or flows.queues[row, Queue.HEAD] >= 0
 
 
 @kernel
@@ -73,7 +96,8 @@ def acknowledged(direction: Array, row: int, ack: int) -> int:
         return 0
     acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
     # A FIN counts as a byte, and the capture may have missed it.
-    return acked - 1 if acked == direction[row, Direction.TOP] + 1 else acked
+    end = direction[row, Direction.FIN] if direction[row, Direction.FIN] >= 0 else direction[row, Direction.TOP]
+    return acked - 1 if acked == end + 1 else acked
 
 
 @kernel
@@ -83,10 +107,20 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
     if direction[other, Direction.STARTED]:
         before = direction[other, Direction.ACKED]
         if acked > before:
-            head = direction[other, Direction.HEAD]
+            head = flows.queues[other, Queue.HEAD]
             # Missing bytes are acknowledged once, although later bytes still are.
             if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
                 direction[other, Direction.ACK_TS] = batch.ts_ns[i]
+                if acked > direction[other, Direction.POS]:
+                    direction[other, Direction.ACK_POS] = acked
+                    direction[other, Direction.ACK_SEEN] = flows.control[Control.SEGMENTS]
+                    direction[other, Direction.ACK_PACKET] = batch.packet[i]
+                    direction[other, Direction.ACK_CAPTURE] = batch.capture[i]
+            if acked > direction[other, Direction.POS]:
+                direction[other, Direction.LATE_SEEN] = flows.control[Control.SEGMENTS]
+                direction[other, Direction.LATE_TS] = batch.ts_ns[i]
+                direction[other, Direction.LATE_PACKET] = batch.packet[i]
+                direction[other, Direction.LATE_CAPTURE] = batch.capture[i]
             direction[other, Direction.ACKED] = acked
         elif acked < before:
             return  # overtaken by a later segment
@@ -105,12 +139,11 @@ def take_bytes(
     start = first_byte(batch, i)
     length = batch.length[i]
     if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.STARTED] = 1
         direction[row, Direction.NEXT] = start
-    if flows.conn[slot, Conn.UNSETTLED]:
-        if length > 1 and difference(start, direction[row, Direction.NEXT]) < 0:
-            rebase(flows, slot, side, start)
-    elif flows.facts[slot, Facts.ID] == 0:
+    elif direction[row, Direction.STARTED] == 2 or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
+        rebase(flows, slot, side, start)
+    direction[row, Direction.STARTED] = 1
+    if flows.conn[slot, Conn.UNSETTLED] == 0 and flows.facts[slot, Facts.ID] == 0:
         identify(flows, slot, start, batch.ts_ns[i])
     again = Direction.TWICE if copy else Direction.AGAIN
     here = direction[row, Direction.POS]
@@ -126,19 +159,20 @@ def take_bytes(
         if not (length == 1 and pos == here - 1):  # a keep-alive is no loss
             direction[row, again] += length
         return
+    acked = direction[row, Direction.ACKED]
+    if length == 1 and end_pos == acked and direction[row, Direction.ACK_TS] + GAP_NS < batch.ts_ns[i]:
+        return  # a keep-alive after bytes that are missing: its byte is none of them
     direction[row, again] += max(here - pos, 0)
     if end_pos <= direction[row, Direction.ACKED]:
         needs = 0  # retransmitted, or captured late: its time is not that of the bytes
     direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
-    if direction[row, Direction.ELSEWHERE]:
-        displace(flows, row, pos, end_pos)
     if (
         pos > here
         or flows.conn[slot, Conn.UNSETTLED]
-        or direction[row, Direction.HEAD] >= 0
-        or needs > settled(flows, other, overdue(flows, other, flows.conn[slot, Conn.CLOCK]))
+        or flows.queues[row, Queue.HEAD] >= 0
+        or needs > direction[other, Direction.POS]
     ):
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:
@@ -171,6 +205,9 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
     is_reset = batch.flags[i] & RST
+    if not is_reset and direction[row, Direction.STARTED]:
+        end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
+        direction[row, Direction.FIN] = direction[row, Direction.POS] + end
     if conn[slot, Conn.CLOSER] < 0:
         conn[slot, Conn.CLOSER] = side
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side

@@ -1,9 +1,9 @@
-"""Lists of buffered segments, which are ahead of the next expected byte of a direction; and emission of chunks."""
+"""Queues of buffered segments, which are ahead of the next expected byte of a direction; and emission of chunks."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import give_row, take_row
-from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Direction, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Direction, Flows, Queue, Results, Segment
 
 
 @kernel
@@ -28,12 +28,21 @@ def emit(out: Results, slot: int, side: int, pos: int, offset: int, length: int,
 
 
 @kernel
+def buffered(flows: Flows, slot: int) -> int:
+    """Return the number of all buffered segments of a connection."""
+    row = 2 * slot
+    own: int = flows.queues[row, Queue.COUNT] + flows.queues[row + 1, Queue.COUNT]
+    others: int = flows.elsewhere[row, Queue.COUNT] + flows.elsewhere[row + 1, Queue.COUNT]
+    return own + others
+
+
+@kernel
 def keep(
-    flows: Flows, row: int, before: int, after: int, pos: int, length: int, offset: int, at: At, needs: int,
-    elsewhere: int,
+    flows: Flows, queues: Array, row: int, before: int, after: int, pos: int, length: int, offset: int, at: At,
+    needs: int,
 ) -> int:  # fmt: skip
-    """Insert a segment between two others of the list (-1: none) and return its row. There must be a free row."""
-    direction, segments, control = flows.direction, flows.segments, flows.control
+    """Insert a segment between two others of a queue (-1: none) and return its row. There must be a free row."""
+    segments, control = flows.segments, flows.control
     packet, ts, capture = at
     this = take_row(flows.free_segments)
     segments[this, Segment.NEXT] = after
@@ -46,36 +55,35 @@ def keep(
     segments[this, Segment.NEEDS] = needs
     segments[this, Segment.SEEN] = control[Control.SEGMENTS]
     segments[this, Segment.USED] = 1
-    segments[this, Segment.ELSEWHERE] = elsewhere
-    direction[row, Direction.ELSEWHERE] += elsewhere
     if before < 0:
-        direction[row, Direction.HEAD] = this
+        queues[row, Queue.HEAD] = this
     else:
         segments[before, Segment.NEXT] = this
     if after < 0:
-        direction[row, Direction.TAIL] = this
+        queues[row, Queue.TAIL] = this
     if offset >= 0:
-        direction[row, Direction.WAITING] += length
+        queues[row, Queue.BYTES] += length
         control[Control.WAITING] += length
-    direction[row, Direction.COUNT] += 1
+    queues[row, Queue.COUNT] += 1
     return this
 
 
 @kernel
 def store(
-    data: Array, flows: Flows, row: int, again: int, pos: int, length: int, offset: int, at: At, needs: int,
-    elsewhere: int,
+    data: Array, flows: Flows, queues: Array, row: int, again: int, pos: int, length: int, offset: int, at: At,
+    needs: int,
 ) -> int:  # fmt: skip
-    """Buffer bytes that came early, without those already buffered: the first copy wins.
+    """Buffer bytes that came early, without those already in this queue: the first copy wins.
 
-    Bytes of later copies count in column AGAIN of `direction`. Return the number of them differ from the first copy.
+    Bytes of later copies count in column AGAIN of `direction`. Return the number of them that differ from the first
+    copy.
     """
     direction, segments, free = flows.direction, flows.segments, flows.free_segments
     different = 0
     end = pos + length
     before = -1
-    this = direction[row, Direction.HEAD]
-    tail = direction[row, Direction.TAIL]
+    this = queues[row, Queue.HEAD]
+    tail = queues[row, Queue.TAIL]
     if tail >= 0 and segments[tail, Segment.POS] + segments[tail, Segment.LENGTH] <= pos:
         before = tail
         this = -1
@@ -86,13 +94,13 @@ def store(
             if start >= end:
                 break
             if pos < start:
-                before = keep(flows, row, before, this, pos, start - pos, offset, at, needs, elsewhere)
+                before = keep(flows, queues, row, before, this, pos, start - pos, offset, at, needs)
                 if offset >= 0:
                     offset += start - pos
                 pos = start
             lap = min(stop, end) - pos
             direction[row, again] += lap
-            if offset >= 0 and segments[this, Segment.OFFSET] >= 0 and elsewhere == 0:
+            if offset >= 0 and segments[this, Segment.OFFSET] >= 0:
                 first = segments[this, Segment.OFFSET] + pos - start
                 for k in range(lap):
                     if data[first + k] != data[offset + k]:
@@ -103,52 +111,33 @@ def store(
         before = this
         this = segments[this, Segment.NEXT]
     if pos < end and free[0] > 0:
-        keep(flows, row, before, this, pos, end - pos, offset, at, needs, elsewhere)
+        keep(flows, queues, row, before, this, pos, end - pos, offset, at, needs)
     return different
 
 
 @kernel
-def drop(flows: Flows, row: int, this: int) -> None:
-    """Free the row of a segment that was taken out of the list."""
-    flows.direction[row, Direction.COUNT] -= 1
-    flows.direction[row, Direction.ELSEWHERE] -= flows.segments[this, Segment.ELSEWHERE]
-    flows.segments[this, Segment.USED] = 0
-    give_row(flows.free_segments, this)
+def drop_first(flows: Flows, queues: Array, row: int) -> None:
+    """Take the first segment out of a queue."""
+    segments = flows.segments
+    first = queues[row, Queue.HEAD]
+    if segments[first, Segment.OFFSET] >= 0:
+        queues[row, Queue.BYTES] -= segments[first, Segment.LENGTH]
+        flows.control[Control.WAITING] -= segments[first, Segment.LENGTH]
+    queues[row, Queue.COUNT] -= 1
+    queues[row, Queue.HEAD] = segments[first, Segment.NEXT]
+    if segments[first, Segment.NEXT] < 0:
+        queues[row, Queue.TAIL] = -1
+    segments[first, Segment.USED] = 0
+    give_row(flows.free_segments, first)
 
 
 @kernel
-def displace(flows: Flows, row: int, pos: int, end: int) -> None:
-    """Drop bytes buffered from another capture point, because the connection's own point has them."""
-    direction, segments, control = flows.direction, flows.segments, flows.control
-    before = -1
-    this = direction[row, Direction.HEAD]
-    while this >= 0 and segments[this, Segment.POS] < end:
-        after = segments[this, Segment.NEXT]
-        start = segments[this, Segment.POS]
-        length = segments[this, Segment.LENGTH]
-        stop = start + length
-        if segments[this, Segment.ELSEWHERE] == 0 or stop <= pos:
-            before = this
-        elif start < pos:
-            segments[this, Segment.LENGTH] = pos - start
-            direction[row, Direction.WAITING] -= stop - pos
-            control[Control.WAITING] -= stop - pos
-            before = this
-        elif stop > end:
-            segments[this, Segment.POS] = end
-            segments[this, Segment.OFFSET] += end - start
-            segments[this, Segment.LENGTH] = stop - end
-            direction[row, Direction.WAITING] -= end - start
-            control[Control.WAITING] -= end - start
-            before = this
-        else:
-            if before < 0:
-                direction[row, Direction.HEAD] = after
-            else:
-                segments[before, Segment.NEXT] = after
-            if after < 0:
-                direction[row, Direction.TAIL] = before
-            direction[row, Direction.WAITING] -= length
-            control[Control.WAITING] -= length
-            drop(flows, row, this)
-        this = after
+def drop_before(flows: Flows, row: int, pos: int) -> None:
+    """Drop segments seen elsewhere that lie before a position: their bytes are known."""
+    queues, segments = flows.elsewhere, flows.segments
+    while queues[row, Queue.HEAD] >= 0:
+        first = queues[row, Queue.HEAD]
+        if segments[first, Segment.POS] + segments[first, Segment.LENGTH] > pos:
+            break
+        flows.direction[row, Direction.TWICE] += segments[first, Segment.LENGTH]
+        drop_first(flows, queues, row)

@@ -2,9 +2,9 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import displace
+from amqpscope.dissector.tcp.buffered import buffered, drop_before
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.order import ANYWHERE, flush
+from amqpscope.dissector.tcp.order import ANYWHERE, flush, flush_both
 from amqpscope.dissector.tcp.settling import settle
 from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
 from amqpscope.dissector.tcp.state import (
@@ -19,9 +19,10 @@ from amqpscope.dissector.tcp.state import (
     Facts,
     Flows,
     List,
+    Queue,
     Results,
-    Segment,
 )
+from amqpscope.dissector.tcp.vantage import close_elsewhere, last_elsewhere
 from amqpscope.dissector.tcp.windows import change
 
 LINGER_SEGMENTS = 256
@@ -31,14 +32,18 @@ SEGMENT_COST = 1024
 
 
 @kernel
-def emit_buffered(flows: Flows, out: Results, slot: int, side: int) -> None:
-    """Emit all that a direction has buffered, over gaps."""
-    segments = flows.segments
-    tail = flows.direction[2 * slot + side, Direction.TAIL]
-    if tail >= 0:
-        at = segments[tail, Segment.PACKET], segments[tail, Segment.TS], segments[tail, Segment.CAPTURE]
-        flush(flows, out, slot, side, at)
-        displace(flows, 2 * slot + side, -1, ANYWHERE)
+def sent(flows: Flows, slot: int, side: int) -> int:
+    """Return the position up to which a side has sent, as far as anything shows it."""
+    direction = flows.direction
+    row = 2 * slot + side
+    if direction[row, Direction.STARTED] == 0:
+        return 0
+    if direction[row, Direction.FIN] >= 0:
+        fin: int = direction[row, Direction.FIN]
+        return fin
+    end: int = max(direction[row, Direction.SHOWN], direction[row, Direction.ACKED])
+    # A FIN counts as a byte, and the capture may have missed it.
+    return end - 1 if end == direction[row, Direction.TOP] + 1 else end
 
 
 @kernel
@@ -48,7 +53,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         control[Control.WANT] = IDENTITIES
         return 0
-    count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
+    count = buffered(flows, slot)
     if (
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
@@ -59,8 +64,12 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     settle(flows, slot)
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
+    end_0 = max(sent(flows, slot, 0), last_elsewhere(flows, 2 * slot))
+    end_1 = max(sent(flows, slot, 1), last_elsewhere(flows, 2 * slot + 1))
+    flush_both(flows, out, slot, end_0, end_1)
+    close_elsewhere(flows, slot)
     for side in range(2):
-        emit_buffered(flows, out, slot, side)
+        drop_before(flows, 2 * slot + side, ANYWHERE)
         if direction[2 * slot + side, Direction.STALL]:
             change(flows, out, slot, side, 0, (0, conn[slot, Conn.LAST_TS], 0))
     flows.table[find(flows, ends_of(flows.facts, slot))] = -1
@@ -79,17 +88,23 @@ def relieve(flows: Flows, out: Results) -> None:
 
     There must be no chunks yet, and room for two chunks per buffered segment.
     """
-    direction = flows.direction
     total = count = 0
-    for row in range(direction.shape[0]):
-        if direction[row, Direction.COUNT] > 0:
-            total += direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
-            count += 1
-    for row in range(direction.shape[0]):
-        if direction[row, Direction.COUNT] > 0:
-            weight = direction[row, Direction.WAITING] + SEGMENT_COST * direction[row, Direction.COUNT]
-            if 2 * weight * count >= total:
-                emit_buffered(flows, out, row >> 1, row & 1)
+    for row in range(flows.direction.shape[0]):
+        cost = weight(flows.queues, row) + weight(flows.elsewhere, row)
+        total += cost
+        count += 1 if cost else 0
+    for row in range(flows.direction.shape[0]):
+        cost = weight(flows.queues, row) + weight(flows.elsewhere, row)
+        if cost and 2 * cost * count >= total:
+            flush(flows, out, row >> 1, row & 1)
+            drop_before(flows, row, ANYWHERE)
+
+
+@kernel
+def weight(queues: Array, row: int) -> int:
+    """Return what a queue of a direction costs, in bytes."""
+    cost: int = queues[row, Queue.BYTES] + SEGMENT_COST * queues[row, Queue.COUNT]
+    return cost
 
 
 @kernel

@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains, take_rows
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Repeat, Segment, both
+from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Queue, Repeat, Segment, both
 
 CONTROLS = [Control.CLOCK, Control.SEGMENTS]
 """What only grows: the later of two counts."""
@@ -26,12 +26,13 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     """Take connections out; `data` has the bytes that are buffered of them."""
     flows, rows = tcp.flows, both(slots)
     direction = flows.direction[rows]
-    places, lengths = chained(flows.segments, direction[:, Direction.HEAD], Segment.NEXT)
+    queues = np.concatenate([flows.queues[rows], flows.elsewhere[rows]])
+    places, lengths = chained(flows.segments, queues[:, Queue.HEAD], Segment.NEXT)
     segments = flows.segments[places]
     content = gather(_ranges(segments), data, tcp.compiled).data
     flows.segments[places, Segment.USED] = 0
     give_rows(flows.free_segments, places)
-    flows.control[Control.WAITING] -= direction[:, Direction.WAITING].sum()
+    flows.control[Control.WAITING] -= queues[:, Queue.BYTES].sum()
     flows.control[Control.LIVE] -= len(slots)
     facts, conn = flows.facts[slots], flows.conn[slots]
     tcp.free(slots)
@@ -39,8 +40,8 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     return PLAIN.written(
         [
             Facts.written(facts), Conn.written(conn), Direction.written(direction),
-            Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Segment.written(segments), lengths,
-            content, flows.control[CONTROLS],
+            Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Queue.written(queues),
+            Segment.written(segments), lengths, content, flows.control[CONTROLS],
         ]
     )  # fmt: skip
 
@@ -48,21 +49,22 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
 def put_back(tcp: Reassembler, data: bytes, captures: Ints, buffer: Buffer) -> Ints:
     """Put connections back; returns their slots."""
     state = PLAIN.read(data)
-    facts, conn, direction, repeats, recent, segments, lengths, retained, control = state
+    facts, conn, direction, repeats, recent, queues, segments, lengths, retained, control = state
     facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
-    segments = Segment.read(segments, captures)
+    queues, segments = Queue.read(queues), Segment.read(segments, captures)
     tcp.reserve(len(facts), len(segments))
     flows = tcp.flows
     put_bytes(_ranges(segments), retained, buffer, tcp.compiled)
     ends = put_chains(flows.segments, flows.free_segments, segments, lengths, Segment.NEXT)
-    _, direction[:, Direction.HEAD], direction[:, Direction.TAIL] = ends
+    _, queues[:, Queue.HEAD], queues[:, Queue.TAIL] = ends
     slots = take_rows(flows.free, len(facts))
     rows = both(slots)
     flows.facts[slots], flows.conn[slots], flows.direction[rows] = facts, conn, direction
+    flows.queues[rows], flows.elsewhere[rows] = np.split(queues, 2)
     flows.repeats[_repeats(rows)] = Repeat.read(repeats, captures)
     flows.recent[rows] = recent
     flows.control[CONTROLS] = np.maximum(flows.control[CONTROLS], control)
-    flows.control[Control.WAITING] += direction[:, Direction.WAITING].sum()
+    flows.control[Control.WAITING] += queues[:, Queue.BYTES].sum()
     flows.control[Control.LIVE] += len(slots)
     tcp.remember(facts[facts[:, Facts.ID] != 0, Facts.ID])
     tcp.link()

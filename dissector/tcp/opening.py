@@ -5,7 +5,7 @@ from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.settling import rebase_by_syn
-from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Queue
 
 
 @kernel
@@ -25,7 +25,7 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
         direction[row, Direction.SYN_PACKET] = batch.packet[i]
         direction[row, Direction.SYN_CAPTURE] = batch.capture[i]
     taken = direction[row, Direction.POS] + direction[other, Direction.POS]
-    buffered = direction[row, Direction.COUNT] + direction[other, Direction.COUNT]
+    buffered = flows.queues[row, Queue.COUNT] + flows.queues[other, Queue.COUNT]
     # Else its bytes already count as those of a connection begun before.
     if taken + buffered == 0 or facts[slot, Facts.SYN] != 0 or flows.conn[slot, Conn.UNSETTLED]:
         open_by(batch, i, flows, slot, side, copy, ts)

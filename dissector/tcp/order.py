@@ -2,24 +2,23 @@
 
 A side that has received bytes may have answered them. If the capture has these bytes late, or not at all, the answer
 waits until they come or count as lost: else it would be read before its question. Bytes that were not acknowledged have
-no answer, so nothing waits for them.
+no answer, so nothing waits for them. What counts as lost is filled by what other capture points have seen of it.
 
 Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 """
 
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import drop, emit
+from amqpscope.dissector.tcp.buffered import drop_before, drop_first, emit
 from amqpscope.dissector.tcp.settling import settle
-from amqpscope.dissector.tcp.state import At, Conn, Control, Direction, Flows, Results, Segment
+from amqpscope.dissector.tcp.state import At, Conn, Direction, Flows, Queue, Results, Segment
 
 ANYWHERE = 1 << 62
 """A position after all others."""
 GAP_NS = 1_000_000_000
 """Time after which an acknowledged byte that is still missing counts as lost by the capture."""
-NEAR = 16
-"""Segments seen at another capture point that are skipped in search of one that was seen here."""
 WAITS, NEEDS, READY = range(3)
-"""The next segment of a direction (if there is one) waits; waits only for the other direction; need not wait."""
+"""The next bytes of a direction (if there are any) wait; wait only for the other direction; need not wait."""
 
 
 @kernel
@@ -32,7 +31,7 @@ def overdue(flows: Flows, row: int, clock: int) -> int:
     acked: int = direction[row, Direction.ACKED]
     if acked <= direction[row, Direction.POS] or direction[row, Direction.ACK_TS] + GAP_NS >= clock:
         return 0
-    head = direction[row, Direction.HEAD]
+    head = flows.queues[row, Queue.HEAD]
     if head >= 0:
         if segments[head, Segment.TS] + GAP_NS >= clock:
             return 0
@@ -41,176 +40,266 @@ def overdue(flows: Flows, row: int, clock: int) -> int:
 
 
 @kernel
-def settled(flows: Flows, row: int, through: int) -> int:
-    """Return the position up to which bytes of a direction were emitted or, up to `through`, count as lost."""
-    direction, segments = flows.direction, flows.segments
-    here: int = direction[row, Direction.POS]
-    head = direction[row, Direction.HEAD]
-    return max(here, through if head < 0 else min(through, segments[head, Segment.POS]))
+def turn(flows: Flows, row: int, other: int, other_through: int) -> int:
+    """Return whether the next segment of a direction may be emitted: READY, NEEDS or WAITS.
 
-
-@kernel
-def passed(flows: Flows, row: int) -> bool:
-    """Return whether the next segment of a direction, or bytes after its begin, were seen here or acknowledged."""
-    direction, segments = flows.direction, flows.segments
-    first = direction[row, Direction.HEAD]
-    known: bool = segments[first, Segment.POS] < max(direction[row, Direction.TOP], direction[row, Direction.ACKED])
-    return known or segments[first, Segment.ELSEWHERE] == 0
-
-
-@kernel
-def turn(flows: Flows, row: int, other: int, through: int, other_through: int) -> int:
-    """Return whether the next segment of a direction may be emitted: READY, NEEDS or WAITS."""
-    direction, segments = flows.direction, flows.segments
-    first = direction[row, Direction.HEAD]
-    if first < 0:
+    Bytes of the other direction up to `other_through` count as lost if they are missing.
+    """
+    direction, queues, segments = flows.direction, flows.queues, flows.segments
+    first = queues[row, Queue.HEAD]
+    if first < 0 or segments[first, Segment.POS] > direction[row, Direction.POS]:
         return WAITS
-    start = segments[first, Segment.POS]
-    if start > direction[row, Direction.POS] and start > through:
-        return WAITS
-    if not passed(flows, row):
-        return WAITS
-    needs = segments[first, Segment.NEEDS]
-    if needs <= settled(flows, other, other_through):
+    if segments[first, Segment.NEEDS] <= max(direction[other, Direction.POS], other_through):
         return READY
-    answer = direction[other, Direction.HEAD]
-    is_there = answer >= 0 and segments[answer, Segment.POS] <= direction[other, Direction.POS]
-    return NEEDS if needs <= other_through or is_there else WAITS
+    answer = queues[other, Queue.HEAD]
+    return NEEDS if answer >= 0 and segments[answer, Segment.POS] <= direction[other, Direction.POS] else WAITS
 
 
 @kernel
-def witness(flows: Flows, slot: int, side: int) -> int:
-    """Return the segment that shows that the first of a direction, seen at another capture point, passed here as well.
+def emit_first(flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Emit the first segment of a direction, before which nothing is missing.
 
-    It follows that segment or acknowledges it, whichever came first; -1: only the current packet does.
+    It could be read after its own packet, or one that filled a gap before it.
     """
     direction, segments = flows.direction, flows.segments
     row = 2 * slot + side
-    first = direction[row, Direction.HEAD]
-    found: int = segments[first, Segment.NEXT]
-    for _ in range(NEAR):
-        if found >= 0 and segments[found, Segment.ELSEWHERE]:
-            found = segments[found, Segment.NEXT]
-    if found >= 0 and segments[found, Segment.ELSEWHERE]:
-        found = -1
-    answer = direction[2 * slot + 1 - side, Direction.HEAD]
-    if (
-        answer >= 0
-        and segments[answer, Segment.ELSEWHERE] == 0
-        and segments[answer, Segment.NEEDS] > segments[first, Segment.POS]
-        and (found < 0 or segments[answer, Segment.SEEN] < segments[found, Segment.SEEN])
-    ):
-        found = answer
-    return found
-
-
-@kernel
-def timed(flows: Flows, slot: int, side: int, at: At) -> At:
-    """Return the packet after which the first segment of a direction could be read.
-
-    That is its own packet, or one that filled a gap before it. After a gap that nothing filled here, the segment waited
-    for no packet. A segment seen at another capture point has the packet that shows that it passed here, at the latest
-    the current one: clocks differ.
-    """
-    direction, segments = flows.direction, flows.segments
-    row = 2 * slot + side
-    first = direction[row, Direction.HEAD]
-    shown = witness(flows, slot, side) if segments[first, Segment.ELSEWHERE] else first
-    if shown < 0:
-        packet, ts, capture = at
-        direction[row, Direction.RUN_SEEN] = flows.control[Control.SEGMENTS]
-        direction[row, Direction.RUN_PACKET] = packet
-        direction[row, Direction.RUN_TS] = ts
-        direction[row, Direction.RUN_CAPTURE] = capture
-    elif (
-        segments[first, Segment.POS] > direction[row, Direction.POS]
-        or shown != first
-        or segments[shown, Segment.SEEN] > direction[row, Direction.RUN_SEEN]
-    ):
-        direction[row, Direction.RUN_SEEN] = segments[shown, Segment.SEEN]
-        direction[row, Direction.RUN_PACKET] = segments[shown, Segment.PACKET]
-        direction[row, Direction.RUN_TS] = segments[shown, Segment.TS]
-        direction[row, Direction.RUN_CAPTURE] = segments[shown, Segment.CAPTURE]
-    return direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_TS], direction[row, Direction.RUN_CAPTURE]
-
-
-@kernel
-def emit_first(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
-    """Emit the first segment of a direction, and the gap before it; `at` is the current packet."""
-    direction, segments = flows.direction, flows.segments
-    row = 2 * slot + side
-    first = direction[row, Direction.HEAD]
-    start = segments[first, Segment.POS]
+    first = flows.queues[row, Queue.HEAD]
+    own = segments[first, Segment.PACKET], segments[first, Segment.TS], segments[first, Segment.CAPTURE]
+    if segments[first, Segment.SEEN] > direction[row, Direction.RUN_SEEN]:
+        run(flows, row, segments[first, Segment.SEEN], own)
+    at = direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_TS], direction[row, Direction.RUN_CAPTURE]
     here = direction[row, Direction.POS]
-    at = timed(flows, slot, side, at)
-    if start > here:
-        emit(out, slot, side, here, -1, start - here, at, at)
-        direction[row, Direction.LOST] += start - here
-        direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + start - here) & 0xFFFFFFFF
-        here = start
-    skip = here - start
-    length = segments[first, Segment.LENGTH]
-    if skip < length:
-        offset = segments[first, Segment.OFFSET]
-        if offset >= 0:
-            offset += skip
-        else:
-            direction[row, Direction.LOST] += length - skip
-        own = segments[first, Segment.PACKET], segments[first, Segment.TS], segments[first, Segment.CAPTURE]
-        emit(out, slot, side, here, offset, length - skip, at, own)
-        direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + length - skip) & 0xFFFFFFFF
-        here += length - skip
-        direction[row, Direction.AGAIN] += skip
-    else:
-        direction[row, Direction.AGAIN] += length
-    direction[row, Direction.POS] = here
-    if segments[first, Segment.OFFSET] >= 0:
-        direction[row, Direction.WAITING] -= length
-        flows.control[Control.WAITING] -= length
-    direction[row, Direction.HEAD] = segments[first, Segment.NEXT]
-    if segments[first, Segment.NEXT] < 0:
-        direction[row, Direction.TAIL] = -1
-    drop(flows, row, first)
+    skip = here - segments[first, Segment.POS]
+    left = segments[first, Segment.LENGTH] - skip
+    offset = segments[first, Segment.OFFSET]
+    direction[row, Direction.AGAIN] += min(skip, segments[first, Segment.LENGTH])
+    if left > 0:
+        if offset < 0:
+            direction[row, Direction.LOST] += left
+        emit(out, slot, side, here, offset + skip if offset >= 0 else -1, left, at, own)
+        advance(direction, row, here + left)
+    drop_first(flows, flows.queues, row)
 
 
 @kernel
-def release(flows: Flows, out: Results, slot: int, at: At, through_0: int, through_1: int) -> None:
-    """Emit the segments of both directions that need not wait any more; bytes missing up to `through` are lost."""
+def run(flows: Flows, row: int, seen: int, at: At) -> None:
+    """Note the latest segment that emitted ones had to wait for."""
+    packet, ts, capture = at
+    flows.direction[row, Direction.RUN_SEEN] = seen
+    flows.direction[row, Direction.RUN_PACKET] = packet
+    flows.direction[row, Direction.RUN_TS] = ts
+    flows.direction[row, Direction.RUN_CAPTURE] = capture
+
+
+@kernel
+def advance(direction: Array, row: int, pos: int) -> None:
+    """Let the next byte be that at `pos`."""
+    here = direction[row, Direction.POS]
+    direction[row, Direction.NEXT] = (direction[row, Direction.NEXT] + pos - here) & 0xFFFFFFFF
+    direction[row, Direction.POS] = pos
+
+
+@kernel
+def lacking(flows: Flows, row: int, other: int, through: int) -> int:
+    """Return whether the next missing bytes of a direction, up to `through`, may be emitted: READY, NEEDS or WAITS."""
     direction, segments = flows.direction, flows.segments
+    here = direction[row, Direction.POS]
+    if here >= through:
+        return WAITS
+    drop_before(flows, row, here)
+    first = flows.elsewhere[row, Queue.HEAD]
+    if first < 0 or segments[first, Segment.POS] > here:
+        return READY
+    return READY if segments[first, Segment.NEEDS] <= direction[other, Direction.POS] else NEEDS
+
+
+@kernel
+def pass_missing(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> None:
+    """Emit the missing bytes of both directions before these positions, seen elsewhere or not, and what waits for them.
+
+    An acknowledgement alone may be wrong: bytes that nothing follows here, and nobody else has seen, go on missing.
+    """
+    direction, elsewhere, segments = flows.direction, flows.elsewhere, flows.segments
+    row = 2 * slot
+    while True:
+        through_0, through_1 = known(flows, row, lost_0), known(flows, row + 1, lost_1)
+        first = lacking(flows, row, row + 1, through_0)
+        second = lacking(flows, row + 1, row, through_1)
+        side = 0 if first == READY else 1
+        if first != READY and second != READY:
+            before = direction[row, Direction.POS] + direction[row + 1, Direction.POS]
+            release(flows, out, slot, 0, 0)
+            if direction[row, Direction.POS] + direction[row + 1, Direction.POS] > before:
+                continue
+            if first == WAITS and second == WAITS:
+                return
+            # Each acknowledges what the other brings, or nobody has what it acknowledges.
+            side = 0 if first == NEEDS else 1
+            if first == NEEDS and second == NEEDS:
+                seen_0 = segments[elsewhere[row, Queue.HEAD], Segment.SEEN]
+                side = 0 if seen_0 <= segments[elsewhere[row + 1, Queue.HEAD], Segment.SEEN] else 1
+        emit_missing(flows, out, slot, side, through_1 if side else through_0)
+
+
+@kernel
+def known(flows: Flows, row: int, lost: int) -> int:
+    """Return the position up to which lost bytes of a direction are followed by others, or were seen elsewhere."""
+    segments = flows.segments
+    head = flows.queues[row, Queue.HEAD]
+    if head >= 0:
+        begin: int = min(lost, segments[head, Segment.POS])
+        return begin
+    tail = flows.elsewhere[row, Queue.TAIL]
+    if tail < 0:
+        return 0
+    end: int = min(lost, segments[tail, Segment.POS] + segments[tail, Segment.LENGTH])
+    return end
+
+
+@kernel
+def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> None:
+    """Emit the next missing bytes of a direction: from the first segment seen elsewhere, or the gap before that."""
+    conn, segments = flows.conn, flows.segments
+    row = 2 * slot + side
+    here = flows.direction[row, Direction.POS]
+    first = flows.elsewhere[row, Queue.HEAD]
+    is_gap = first < 0 or segments[first, Segment.POS] > here
+    at = shown(flows, row, 2 * slot + 1 - side)
+    packet, ts, _ = at
+    if is_gap:
+        if packet == 0:
+            at = conn[slot, Conn.LAST_PACKET], conn[slot, Conn.LAST_TS], conn[slot, Conn.LAST_CAPTURE]
+        end = through if first < 0 else min(through, segments[first, Segment.POS])
+        emit(out, slot, side, here, -1, end - here, at, at)
+        flows.direction[row, Direction.LOST] += end - here
+    else:
+        skip = here - segments[first, Segment.POS]
+        end = min(through, here - skip + segments[first, Segment.LENGTH])
+        packet_there, ts_there = segments[first, Segment.PACKET], segments[first, Segment.TS]
+        capture_there = segments[first, Segment.CAPTURE]
+        if packet == 0:
+            ts = max(conn[slot, Conn.LAST_TS], ts_there)
+            at = packet_there, ts, capture_there
+        own = packet_there, min(ts, ts_there), capture_there
+        emit(out, slot, side, here, segments[first, Segment.OFFSET] + skip, end - here, at, own)
+    advance(flows.direction, row, end)
+    flows.direction[row, Direction.RUN_SEEN] = -1  # what follows waited for no packet
+
+
+@kernel
+def shown(flows: Flows, row: int, other: int) -> At:
+    """Return the packet that shows that missing bytes of a direction passed here; zeros: none does.
+
+    That is the next segment of the direction or one that acknowledges them, whichever came first, though not before the
+    packet after which earlier bytes could be read.
+    """
+    direction, queues, segments = flows.direction, flows.queues, flows.segments
+    here = direction[row, Direction.POS]
+    seen = ANYWHERE
+    at = 0, 0, 0
+    if here < direction[row, Direction.ACK_POS]:
+        seen = direction[row, Direction.ACK_SEEN]
+        packet, capture = direction[row, Direction.ACK_PACKET], direction[row, Direction.ACK_CAPTURE]
+        at = packet, direction[row, Direction.ACK_TS], capture
+    elif here < direction[row, Direction.ACKED]:
+        seen = direction[row, Direction.LATE_SEEN]
+        packet, capture = direction[row, Direction.LATE_PACKET], direction[row, Direction.LATE_CAPTURE]
+        at = packet, direction[row, Direction.LATE_TS], capture
+    answer = queues[other, Queue.HEAD]
+    if answer >= 0 and segments[answer, Segment.NEEDS] <= here:
+        answer = -1
+    for found in (queues[row, Queue.HEAD], answer):
+        if found >= 0 and segments[found, Segment.SEEN] < seen:
+            seen = segments[found, Segment.SEEN]
+            at = segments[found, Segment.PACKET], segments[found, Segment.TS], segments[found, Segment.CAPTURE]
+    if seen < direction[row, Direction.RUN_SEEN]:
+        packet, capture = direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_CAPTURE]
+        at = packet, direction[row, Direction.RUN_TS], capture
+    return at
+
+
+@kernel
+def release(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> None:
+    """Emit the segments of both directions that need not wait any more; nothing waits for bytes before `lost`."""
+    queues, segments = flows.queues, flows.segments
     row = 2 * slot
     if flows.conn[slot, Conn.UNSETTLED]:
         return
-    while direction[row, Direction.HEAD] >= 0 or direction[row + 1, Direction.HEAD] >= 0:
-        first = turn(flows, row, row + 1, through_0, through_1)
-        second = turn(flows, row + 1, row, through_1, through_0)
+    while queues[row, Queue.HEAD] >= 0 or queues[row + 1, Queue.HEAD] >= 0:
+        first = turn(flows, row, row + 1, lost_1)
+        second = turn(flows, row + 1, row, lost_0)
         if first == READY:
             side = 0
         elif second == READY:
             side = 1
         elif first == NEEDS and second == NEEDS:  # each acknowledges what the other brings: neither was sent first
-            seen_0 = segments[direction[row, Direction.HEAD], Segment.SEEN]
-            side = 0 if seen_0 <= segments[direction[row + 1, Direction.HEAD], Segment.SEEN] else 1
+            seen_0 = segments[queues[row, Queue.HEAD], Segment.SEEN]
+            side = 0 if seen_0 <= segments[queues[row + 1, Queue.HEAD], Segment.SEEN] else 1
         else:
             break
-        emit_first(flows, out, slot, side, at)
+        emit_first(flows, out, slot, side)
 
 
 @kernel
-def release_overdue(flows: Flows, out: Results, slot: int, at: At) -> None:
+def give_up(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> None:
+    """Emit the segments that need not wait any more; missing bytes before `lost` count as lost."""
+    pass_missing(flows, out, slot, lost_0, lost_1)
+    release(flows, out, slot, lost_0, lost_1)
+
+
+@kernel
+def release_overdue(flows: Flows, out: Results, slot: int) -> None:
     """Emit the segments that need not wait any more; bytes missing for too long count as lost."""
     clock = flows.conn[slot, Conn.CLOCK]
-    release(flows, out, slot, at, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
+    if flows.conn[slot, Conn.UNSETTLED] == 0:
+        give_up(flows, out, slot, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
 
 
 @kernel
-def flush(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
+def give_up_acknowledged(flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Emit the segments that need not wait any more; missing bytes of a side that were acknowledged count as lost."""
+    row = 2 * slot + side
+    lost = min(flows.direction[row, Direction.ACKED], next_buffered(flows, row))
+    give_up(flows, out, slot, 0 if side else lost, lost if side else 0)
+
+
+@kernel
+def next_buffered(flows: Flows, row: int) -> int:
+    """Return the position of the next buffered segment of a direction; ANYWHERE: there is none."""
+    head = flows.queues[row, Queue.HEAD]
+    return flows.segments[head, Segment.POS] if head >= 0 else ANYWHERE
+
+
+@kernel
+def flush(flows: Flows, out: Results, slot: int, side: int) -> None:
     """Emit all that a direction has buffered, over gaps, after the bytes of the other direction that it waits for."""
     row = 2 * slot + side
     settle(flows, slot)
-    other = flows.direction[2 * slot + 1 - side, Direction.ACKED]
-    if side == 0:
-        release(flows, out, slot, at, ANYWHERE, other)
-    else:
-        release(flows, out, slot, at, other, ANYWHERE)
-    while flows.direction[row, Direction.HEAD] >= 0 and passed(flows, row):
-        emit_first(flows, out, slot, side, at)
+    while flows.queues[row, Queue.HEAD] >= 0:
+        first = flows.queues[row, Queue.HEAD]
+        begin = flows.segments[first, Segment.POS]
+        give_up(flows, out, slot, 0 if side else begin, begin if side else 0)
+        if flows.queues[row, Queue.HEAD] == first:
+            give_up_acknowledged(flows, out, slot, 1 - side)
+        if flows.queues[row, Queue.HEAD] == first:
+            emit_first(flows, out, slot, side)
+
+
+@kernel
+def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) -> None:
+    """Emit all that both directions have buffered, over gaps, and what is missing up to these positions."""
+    direction, queues, segments = flows.direction, flows.queues, flows.segments
+    row = 2 * slot
+    settle(flows, slot)
+    end_0 = max(end_0, direction[row, Direction.TOP])
+    end_1 = max(end_1, direction[row + 1, Direction.TOP])
+    pass_missing(flows, out, slot, end_0, end_1)
+    while queues[row, Queue.HEAD] >= 0 or queues[row + 1, Queue.HEAD] >= 0:
+        first, second = queues[row, Queue.HEAD], queues[row + 1, Queue.HEAD]
+        is_second = first < 0 or (second >= 0 and segments[second, Segment.SEEN] < segments[first, Segment.SEEN])
+        emit_first(flows, out, slot, 1 if is_second else 0)
+        pass_missing(flows, out, slot, end_0, end_1)
+    for side in range(2):
+        end = end_1 if side else end_0
+        while lacking(flows, row + side, row + 1 - side, end) != WAITS:
+            emit_missing(flows, out, slot, side, end)

@@ -36,6 +36,7 @@ from amqpscope.dissector.tcp.state import (
     Fault,
     Flows,
     List,
+    Queue,
     Repeat,
     Results,
     Segment,
@@ -63,6 +64,8 @@ class Reassembler:
             facts=Facts.make(slots),
             conn=Conn.make(slots),
             direction=Direction.make(2 * slots),
+            queues=Queue.make(2 * slots),
+            elsewhere=Queue.make(2 * slots),
             repeats=Repeat.make(REPEATS * 2 * slots),
             free=free_rows(slots),
             table=np.zeros(256, np.int64),
@@ -161,6 +164,8 @@ class Reassembler:
             facts=Facts.grown(flows.facts, capacity),
             conn=Conn.grown(flows.conn, capacity),
             direction=Direction.grown(flows.direction, 2 * capacity),
+            queues=Queue.grown(flows.queues, 2 * capacity),
+            elsewhere=Queue.grown(flows.elsewhere, 2 * capacity),
             repeats=Repeat.grown(flows.repeats, REPEATS * 2 * capacity),
             free=free_rows(capacity, flows.free),
             recent=grown(flows.recent, 2 * capacity),
@@ -209,6 +214,8 @@ class Reassembler:
         Facts.clear(flows.facts, slots)
         Conn.clear(flows.conn, slots)
         Direction.clear(flows.direction, both(slots))
+        Queue.clear(flows.queues, both(slots))
+        Queue.clear(flows.elsewhere, both(slots))
         give_rows(flows.free, slots)
 
     def reserve(self, slots: int, segments: int) -> None:

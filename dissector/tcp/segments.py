@@ -8,10 +8,10 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SYN, SegmentBatch
 from amqpscope.dissector.tcp.arrival import acknowledged, take
+from amqpscope.dissector.tcp.buffered import buffered
 from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
-from amqpscope.dissector.tcp.order import GAP_NS
 from amqpscope.dissector.tcp.settling import begins
 from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
@@ -30,7 +30,7 @@ from amqpscope.dissector.tcp.state import (
     Flows,
     Results,
 )
-from amqpscope.dissector.tcp.vantage import is_elsewhere, take_elsewhere
+from amqpscope.dissector.tcp.vantage import goes_on, is_elsewhere, is_silent, take_elsewhere
 
 
 @kernel
@@ -48,11 +48,11 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
         slot = slot_of(batch, i, side, most, flows, out)
         if slot < 0:
             return i
-        flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)
         needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
-        if is_elsewhere(batch, i, flows, slot, side):
-            take_elsewhere(batch, i, data, flows, out, slot, side, needs)
+        if is_elsewhere(batch, i, flows, slot) and not goes_on(batch, i, flows, out, slot, side):
+            take_elsewhere(batch, i, data, flows, slot, side, needs)
         else:
+            flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)
             take(batch, i, data, flows, out, slot, side, needs)
         touch(flows, slot)
         control[Control.SEGMENTS] += 1
@@ -108,7 +108,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
     is_late = False
     tells = False
     if slot >= 0:
-        count = direction[2 * slot, Direction.COUNT] + direction[2 * slot + 1, Direction.COUNT]
+        count = buffered(flows, slot)
         # What the reader of earlier chunks knows of the connection must not depend on a later SYN.
         seen = flows.facts[slot, Facts.SYN]
         emitted = direction[2 * slot, Direction.POS] + direction[2 * slot + 1, Direction.POS]
@@ -136,10 +136,18 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
     facts, conn = flows.facts, flows.conn
     if over(conn, slot, batch.ts_ns[i]):
         return True
-    if batch.flags[i] & (SYN | ACK) != SYN or begins(batch, i, flows, slot, side):
+    if batch.flags[i] & SYN == 0:
         return False
-    if facts[slot, Facts.SYN] != 0 and (facts[slot, Facts.OPENER] != side or conn[slot, Conn.ISN] == batch.seq[i]):
+    is_answer = batch.flags[i] & ACK != 0
+    opener = 1 - side if is_answer else side
+    isn = (batch.ack[i] - 1) & 0xFFFFFFFF if is_answer else batch.seq[i]
+    if is_answer and facts[slot, Facts.SYN] & 2 == 0 and closed(conn, slot) == 0:
+        return False
+    if facts[slot, Facts.SYN] != 0:
+        if facts[slot, Facts.OPENER] != opener or conn[slot, Conn.ISN] == isn:
+            return False
+    elif not is_answer and begins(batch, i, flows, slot, side):
         return False
     # Another capture point may see the next connection before ours sees the end of this one.
     here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
-    return here or conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]
+    return here or is_silent(conn, slot, batch.ts_ns[i])

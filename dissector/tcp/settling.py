@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SegmentBatch
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference
-from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Segment
+from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Queue, Segment
 
 SETTLE_NS = 10_000_000
 """Time for which a SYN may come late."""
@@ -53,8 +53,12 @@ def rebase(flows: Flows, slot: int, side: int, first: int) -> None:
     direction[row, Direction.NEXT] = first & 0xFFFFFFFF
     direction[row, Direction.TOP] += ahead
     direction[row, Direction.ACKED] += ahead
-    shift(flows, direction[row, Direction.HEAD], Segment.POS, ahead)
-    shift(flows, direction[2 * slot + 1 - side, Direction.HEAD], Segment.NEEDS, ahead)
+    if direction[row, Direction.FIN] >= 0:
+        direction[row, Direction.FIN] += ahead
+    direction[row, Direction.SHOWN] += ahead
+    for queues in (flows.queues, flows.elsewhere):
+        shift(flows, queues[row, Queue.HEAD], Segment.POS, ahead)
+        shift(flows, queues[2 * slot + 1 - side, Queue.HEAD], Segment.NEEDS, ahead)
 
 
 @kernel
@@ -85,8 +89,8 @@ def settle(flows: Flows, slot: int) -> None:
         return
     conn[slot, Conn.UNSETTLED] = 0
     conn[slot, Conn.UP_TS] = 0
-    earliest = oldest(flows, flows.direction[2 * slot, Direction.HEAD])
-    other = oldest(flows, flows.direction[2 * slot + 1, Direction.HEAD])
+    earliest = oldest(flows, flows.queues[2 * slot, Queue.HEAD])
+    other = oldest(flows, flows.queues[2 * slot + 1, Queue.HEAD])
     row = 2 * slot
     if earliest < 0 or (other >= 0 and flows.segments[other, Segment.SEEN] < flows.segments[earliest, Segment.SEEN]):
         earliest = other

@@ -1,9 +1,10 @@
 """The state of TCP and its results: the matrices, and the two groups in which kernels take them.
 
 A connection has a slot, which is its row in `facts` and `conn`; its two directions have the rows `2 * slot + side` in
-`direction`, where side 0 is the endpoint with the lower (address, port). Early bytes are buffered segments,
-in a list for each direction. This stage emits stream chunks: bytes of one direction in stream order, each once, from
-the first copy seen; a gap is a chunk without bytes.
+`direction`, where side 0 is the endpoint with the lower (address, port). Early bytes are buffered segments, in a queue
+for each direction; what other capture points have seen, and the connection's own may have missed, is in another. This
+stage emits stream chunks: bytes of one direction in stream order, each once, from the first copy seen; a gap is a chunk
+without bytes.
 
 Addresses are 128 bits in two signed halves; times are ns since the epoch.
 """
@@ -64,6 +65,7 @@ class Conn(Matrix):
     FIRST_PACKET = column("packet of the first segment")
     FIRST_CAPTURE = column("its capture")
     LAST_PACKET = column("packet of the last segment")
+    LAST_CAPTURE = column("its capture")
     PACKETS = column("segments, without copies")
     BYTES = column("bytes in them")
     SYN_TS = column("time of the (only) SYN; 0: none, or retransmitted")
@@ -81,23 +83,29 @@ class Conn(Matrix):
     CLOCK = column("latest time of a segment, unless times step back")
     BEFORE = column("connections of the same endpoints that came right before it")
     VANTAGE_CAPTURE = column("first capture of the capture point whose times count")
-    POINT_CAPTURE = column("the same; another point when the first sees nothing any more")
+    POINT_CAPTURE = column("the same; another point while the first sees nothing")
+    ASIDE = column("1: other capture points show another connection of these endpoints")
 
 
 class Direction(Matrix):
     """The directions of connections."""
 
-    STARTED = column("1: the next sequence number is known")
+    STARTED = column("1: the next sequence number is known; 2: from another capture point alone")
     NEXT = column("sequence number (32 bits) of the next byte")
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
     ACKED = column("position up to which the other side has acknowledged")
     ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
-    HEAD = column("first buffered segment; -1: none", empty=-1)
-    TAIL = column("last buffered segment; -1: none", empty=-1)
-    WAITING = column("bytes in these")
-    COUNT = column("number of these")
-    ELSEWHERE = column("number of these that were seen at another capture point")
+    ACK_POS = column("position up to which that acknowledged, where bytes before it are missing")
+    ACK_SEEN = column("number of that segment")
+    ACK_PACKET = column("its packet")
+    ACK_CAPTURE = column("its capture")
+    LATE_SEEN = column("number of the last segment that acknowledged missing bytes")
+    LATE_TS = column("its time")
+    LATE_PACKET = column("its packet")
+    LATE_CAPTURE = column("its capture")
+    SHOWN = column("position up to which sequence numbers of segments without bytes show that this side has sent")
+    FIN = column("position of its FIN, after all bytes; -1: not seen", empty=-1)
     LOST = column("bytes in gaps")
     AGAIN = column("bytes that were retransmitted")
     TWICE = column("bytes that were captured twice")
@@ -138,10 +146,25 @@ class Repeat(Matrix):
     LENGTH = column("bytes; 0: a SYN")
 
 
+class Queue(Matrix):
+    """Buffered segments of directions."""
+
+    HEAD = column("the first one; -1: none", empty=-1)
+    TAIL = column("the last one; -1: none", empty=-1)
+    COUNT = column("number of these")
+    BYTES = column("bytes in these")
+    ACKED = column("of other capture points: position up to which they show the direction as acknowledged")
+    END = column("of other capture points: flag of the first FIN or RST; 0: none")
+    END_SEEN = column("number of that segment")
+    END_TS = column("its time")
+    END_PACKET = column("its packet")
+    END_CAPTURE = column("its capture")
+
+
 class Segment(Matrix):
     """Buffered segments."""
 
-    NEXT = column("the next one in stream order; -1: none")
+    NEXT = column("the next one of its queue, in stream order; -1: none")
     POS = column("position in the stream")
     LENGTH = column("bytes")
     OFFSET = column("where they lie in the buffer; -1: a gap")
@@ -149,7 +172,6 @@ class Segment(Matrix):
     TS = column("its time")
     CAPTURE = column("its capture")
     USED = column("1 while the row holds one")
-    ELSEWHERE = column("1: seen at another capture point; emitted if the connection's own has missed it")
     SEEN = column("number of the segment, over all connections")
     NEEDS = column("position up to which it acknowledges the other direction, whose bytes come before it")
 
@@ -234,6 +256,8 @@ class Flows(NamedTuple):
         facts: (slots, Facts).
         conn: (slots, Conn).
         direction: (2 * slots, Direction).
+        queues: (2 * slots, Queue): segments seen at the connection's own capture point.
+        elsewhere: (2 * slots, Queue): segments seen at others.
         repeats: (REPEATS * 2 * slots, Repeat).
         free: slots, as in `Pool`.
         table: hash table of slots by endpoints: slot + 1; 0: free, -1: free again.
@@ -250,6 +274,8 @@ class Flows(NamedTuple):
     facts: Array
     conn: Array
     direction: Array
+    queues: Array
+    elsewhere: Array
     repeats: Array
     free: Array
     table: Array

@@ -1,78 +1,140 @@
-"""Take segments seen at another capture point than the one whose times count for the connection."""
+"""Take segments seen at another capture point than the one whose times count for the connection.
+
+Rows are those of the connection's own point. What others have seen is buffered, and emitted in place of gaps only
+(`order.pass_missing`).
+"""
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.packets.segments import ACK, RST, SYN, SegmentBatch
-from amqpscope.dissector.tcp.buffered import store
+from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
+from amqpscope.dissector.tcp.buffered import drop_before, store
 from amqpscope.dissector.tcp.buffering import crowded
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import synchronize
-from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Results
+from amqpscope.dissector.tcp.order import GAP_NS, flush_both
+from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
+
+SILENT_NS = 60_000_000_000
+"""Time without a segment at the own point after which another one goes on in its place."""
 
 
 @kernel
-def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> bool:
-    """Return whether a segment was seen elsewhere. New bytes long after the last at the own point change that point."""
-    direction, conn = flows.direction, flows.conn
-    row = 2 * slot + side
+def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int) -> bool:
+    """Return whether a segment was seen at another point than the connection's, which counts again when it returns."""
+    conn = flows.conn
     point = flows.points[batch.capture[i]]
-    if point == conn[slot, Conn.POINT_CAPTURE]:
-        return False
-    end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
-    new = batch.length[i] > 0 and (direction[row, Direction.STARTED] == 0 or end > 0)
-    if new and conn[slot, Conn.LAST_TS] + GAP_NS < batch.ts_ns[i]:
+    if point == conn[slot, Conn.VANTAGE_CAPTURE]:
         conn[slot, Conn.POINT_CAPTURE] = point
+    is_there: bool = point != conn[slot, Conn.POINT_CAPTURE]
+    return is_there
+
+
+@kernel
+def is_silent(conn: Array, slot: int, now: int) -> bool:
+    """Return whether a connection's own point has seen nothing for long."""
+    late: bool = conn[slot, Conn.LAST_TS] + SILENT_NS < now
+    return late
+
+
+@kernel
+def goes_on(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> bool:
+    """Return whether this other point is the connection's from here on, because its own sees nothing any more.
+
+    New bytes show that: a minute after the last at the own point, or a second if more than may be buffered.
+    """
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    now = batch.ts_ns[i]
+    is_full = crowded(flows.elsewhere, row) and conn[slot, Conn.LAST_TS] + GAP_NS < now
+    if batch.length[i] == 0 or conn[slot, Conn.ASIDE] or not (is_full or is_silent(conn, slot, now)):
         return False
+    if direction[row, Direction.STARTED]:
+        end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
+        if end <= 0:
+            return False
+    flush_both(flows, out, slot, last_elsewhere(flows, 2 * slot), last_elsewhere(flows, 2 * slot + 1))
+    conn[slot, Conn.POINT_CAPTURE] = flows.points[batch.capture[i]]
     return True
 
 
 @kernel
-def take_elsewhere(
-    batch: SegmentBatch, i: int, data: Array, flows: Flows, out: Results, slot: int, side: int, needs: int
-) -> None:  # fmt: skip
-    """Take a segment seen elsewhere, as far as the connection's own point may have missed it.
+def last_elsewhere(flows: Flows, row: int) -> int:
+    """Return the end of what other points have seen of a direction, as far as they show it as acknowledged."""
+    tail = flows.elsewhere[row, Queue.TAIL]
+    if tail < 0:
+        return 0
+    end: int = flows.segments[tail, Segment.POS] + flows.segments[tail, Segment.LENGTH]
+    acked: int = flows.elsewhere[row, Queue.ACKED]
+    return min(end, acked)
 
-    It gets the time of the connection's last packet: clocks differ.
-    """
-    now = flows.conn[slot, Conn.LAST_TS]
+
+@kernel
+def take_elsewhere(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side: int, needs: int) -> None:
+    """Take a segment seen elsewhere, as far as the connection's own point may have missed it."""
+    conn, direction, elsewhere = flows.conn, flows.direction, flows.elsewhere
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
     if batch.flags[i] & SYN:
         isn = batch.seq[i] if batch.flags[i] & ACK == 0 else (batch.ack[i] - 1) & 0xFFFFFFFF
-        if flows.facts[slot, Facts.SYN] == 0 or flows.conn[slot, Conn.ISN] != isn:
-            return  # of another connection
-        if flows.direction[2 * slot + side, Direction.SYNS] == 0:
-            synchronize(batch, i, flows, slot, side, 1, now)
+        is_same = flows.facts[slot, Facts.SYN] != 0 and conn[slot, Conn.ISN] == isn
+        conn[slot, Conn.ASIDE] = 0 if is_same else 1
+        if is_same and direction[row, Direction.SYNS] == 0:
+            synchronize(batch, i, flows, slot, side, 1, conn[slot, Conn.LAST_TS])
+    if conn[slot, Conn.ASIDE]:
+        return
     if batch.length[i] > 0 and batch.flags[i] & RST == 0:
         fill(batch, i, data, flows, slot, side, needs)
-        release_overdue(flows, out, slot, (batch.packet[i], now, batch.capture[i]))
+    if batch.flags[i] & ACK and direction[other, Direction.STARTED]:
+        elsewhere[other, Queue.ACKED] = max(elsewhere[other, Queue.ACKED], needs)
+    if batch.flags[i] & (FIN | RST) and elsewhere[row, Queue.END] == 0:
+        elsewhere[row, Queue.END] = RST if batch.flags[i] & RST else FIN
+        elsewhere[row, Queue.END_SEEN] = flows.control[Control.SEGMENTS]
+        elsewhere[row, Queue.END_TS] = batch.ts_ns[i]
+        elsewhere[row, Queue.END_PACKET] = batch.packet[i]
+        elsewhere[row, Queue.END_CAPTURE] = batch.capture[i]
+
+
+@kernel
+def close_elsewhere(flows: Flows, slot: int) -> None:
+    """Take a FIN or RST from other points, at the end of a connection of which the own point saw none."""
+    conn, direction, elsewhere = flows.conn, flows.direction, flows.elsewhere
+    if conn[slot, Conn.CLOSED]:
+        return
+    for side in range(2):
+        row = 2 * slot + side
+        if elsewhere[row, Queue.END]:
+            direction[row, Direction.END] = elsewhere[row, Queue.END]
+            direction[row, Direction.END_TS] = elsewhere[row, Queue.END_TS]
+            direction[row, Direction.END_PACKET] = elsewhere[row, Queue.END_PACKET]
+            direction[row, Direction.END_CAPTURE] = elsewhere[row, Queue.END_CAPTURE]
+            if conn[slot, Conn.CLOSER] < 0 or elsewhere[row, Queue.END_SEEN] < elsewhere[row - 1, Queue.END_SEEN]:
+                conn[slot, Conn.CLOSER] = side
+            conn[slot, Conn.CLOSED] |= 4 if elsewhere[row, Queue.END] == RST else 1 << side
 
 
 @kernel
 def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side: int, needs: int) -> None:
     """Buffer a segment's bytes in case the connection's own point missed them."""
-    direction, control = flows.direction, flows.control
+    direction, elsewhere = flows.direction, flows.elsewhere
     row = 2 * slot + side
-    now = flows.conn[slot, Conn.LAST_TS]
     start = first_byte(batch, i)
     caplen = min(batch.caplen[i], batch.length[i])
     if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.STARTED] = 1
+        direction[row, Direction.STARTED] = 2
         direction[row, Direction.NEXT] = start
     here = direction[row, Direction.POS]
     pos = here + difference(start, direction[row, Direction.NEXT])
     skip = min(max(here - pos, 0), caplen)
     direction[row, Direction.TWICE] += skip
-    if (
-        skip == caplen
-        or pos > max(direction[row, Direction.TOP], direction[row, Direction.ACKED]) + limits.WAITING_BYTES_PER_STREAM
-        or flows.free_segments[0] < direction[row, Direction.COUNT] + 4
-        or control[Control.WAITING] > limits.WAITING_BYTES
-        or crowded(direction, row)
-    ):
+    drop_before(flows, row, here)
+    known = max(direction[row, Direction.TOP], direction[row, Direction.ACKED])
+    if skip == caplen or pos > known + limits.WAITING_BYTES_PER_STREAM or crowded(elsewhere, row):
         return
-    if flows.facts[slot, Facts.ID] == 0:
-        identify(flows, slot, start, now)
-    at = batch.packet[i], now, batch.capture[i]
-    store(data, flows, row, Direction.TWICE, pos + skip, caplen - skip, batch.offset[i] + skip, at, needs, 1)
+    if flows.facts[slot, Facts.ID] == 0 and flows.conn[slot, Conn.UNSETTLED] == 0:
+        identify(flows, slot, start, flows.conn[slot, Conn.LAST_TS])
+    if pos + batch.length[i] <= elsewhere[row, Queue.ACKED]:
+        needs = 0  # retransmitted: what it acknowledges may be later than its bytes
+    at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
+    store(data, flows, elsewhere, row, Direction.TWICE, pos + skip, caplen - skip, batch.offset[i] + skip, at, needs)

@@ -155,8 +155,10 @@ class ChannelErrors:
 
     def _remember(self, events: Events) -> None:
         """Remember what later errors of the last connection of the batch may be about."""
-        seen = _Seen(self._keys, events)
         last, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
+        first = int(np.argmax(events.matrix[:, EV.CONNECTION] == last))
+        events = events.slice(first, len(events) - first)
+        seen = _Seen(self._keys, events)
         mine = np.flatnonzero((seen.keys[:, _CONNECTION] == last) & (seen.keys[:, _ORDER] >= order - REACH))
         keys = seen.keys[mine]
         # A gap makes those of its side before it unknown.

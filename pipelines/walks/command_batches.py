@@ -97,7 +97,7 @@ class Queues:
 
     @staticmethod
     def _keys(connection: Ints, session: Ints, destination: Any) -> Ints:
-        return np.stack([connection, combined([session, destination.fill_null("")])], 1)
+        return np.stack([connection, combined([session, destination.cast(pa.string()).fill_null("")])], 1)
 
 
 def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:

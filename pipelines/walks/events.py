@@ -148,8 +148,10 @@ class Events:
         return self._with(self.tables, self.source[some], self.row[some], some)
 
     def only(self, at: Any) -> Events:
-        """Some of the events, by position; tables are not copied."""
-        return self._with(self.tables, self.source[at], self.row[at], at)
+        """Return some of the events, by position; tables are not copied."""
+        made = Events(self.tables, self.source[at], self.row[at])
+        made.__dict__["what"] = self.what[at]
+        return made
 
     def with_rows(self, source: int, rows: pa.Table) -> Events:
         """Return the same events with other rows of a source; no column that EV is made of may differ.
@@ -215,11 +217,15 @@ class Events:
             missing: stands for null.
         """
         result = np.full(len(self), missing, np.int64)
+        self._fill(result, columns, missing)
+        return result
+
+    def _fill(self, result: Any, columns: str | Mapping[int, str], missing: int = -1) -> None:
+        """Write what `ints` returns where a source has the column."""
         for source, places in self._places.items():
             name = columns if isinstance(columns, str) else columns.get(source)
             if name is not None and name in self.tables[source].column_names:
                 result[places.at] = self._values(source, name, places, missing)
-        return result
 
     @cached_property
     def what(self) -> Any:
@@ -246,11 +252,11 @@ class Events:
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; all walks share it, so nobody writes to it."""
-        made = np.empty((len(EV), len(self)), np.int64)
+        made = np.full((len(EV), len(self)), -1, np.int64)
         made[EV.SOURCE] = self.source
         made[EV.WHAT] = self.what
         for column, of in _COLUMNS.items():
-            made[column] = self.ints(of)
+            self._fill(made[column], of)
         return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:

@@ -28,6 +28,7 @@ REFUSAL = (
 """Reply code, class and method of the close with which RabbitMQ answers a client's channel.flow that is not active."""
 
 _GAP_WORDS = np.array([what(ANOMALIES, code) for code in GAPS])
+_WORDS = (BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE, *_GAP_WORDS.tolist())
 
 
 class Step(NamedTuple):
@@ -73,7 +74,8 @@ def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]])
         channels = np.append(channels, [channel for channel, _ in scopes])
     if not len(subjects):
         return iter(())
-    some = np.flatnonzero(np.isin(matrix[:, EV.CONNECTION], subjects))
+    some = np.flatnonzero(events.among(_WORDS) | _cut(events, slice(None)))
+    some = some[np.isin(matrix[some, EV.CONNECTION], subjects)]
     words, channel = word[some], matrix[some, EV.CHANNEL]
     waits = np.isin(channel, channels)
     mine = waits & np.isin(words, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])

@@ -14,7 +14,7 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.walks import requests
 from amqpscope.pipelines.walks.channels import ENDED_BY
 from amqpscope.pipelines.walks.digests import hashed
-from amqpscope.pipelines.walks.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.names import NO_NAME, Names
 from amqpscope.pipelines.walks.open_requests import CH, DROPPED, FO, HEAP, NO, NONE, REFUSED, State
 from amqpscope.pipelines.walks.requests import NAMED, ROLES, UNKNOWN, Requests
@@ -133,7 +133,7 @@ class Rpcs:
         made[:, AR.ANSWERS] = roles[:, requests.ANSWERS]
         made[:, AR.MAY_ANSWER] = roles[:, requests.MAY_ANSWER]
         no_wait = events.ints({FRAMES: "no_wait"})
-        unknown = (no_wait < 0) & (events.matrix[:, EV.PARTIAL] == 1) & (roles[:, requests.MAY_NOT_WAIT] == 1)
+        unknown = (no_wait < 0) & (events.ints("is_partial") == 1) & (roles[:, requests.MAY_NOT_WAIT] == 1)
         made[:, AR.WAITS] = np.where(unknown, NONE, no_wait != 1)
         made[:, AR.CODE] = events.ints({FRAMES: "reply_code", FRAMES_010: "reply_code", STREAM_FRAMES: "closing_code"})
         made[:, AR.CORRELATION] = events.ints({STREAM_FRAMES: "correlation_id"})

@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.dissector.tables.output import CODEC, GROUP_ROWS
 from amqpscope.pipelines.walks.walk import conform
 
 PART = 1 << 20
@@ -83,7 +84,7 @@ def write(folder: Path, count: int, *, confirmed: bool = True, seed: int = 1) ->
         for table, rows in zip(
             ("messages", "amqp091_frames"), _part(chance, used, frames, first, size, confirmed), strict=True
         ):
-            pq.write_table(rows, folder / table / f"part-{part:05d}.parquet", compression="zstd")
+            pq.write_table(rows, folder / table / f"part-{part:05d}.parquet", GROUP_ROWS, compression=CODEC)
     ids = np.arange(1, len(frames) + 1)
     last = (count + LAG) * STEP_NS
     ends = {

@@ -10,7 +10,7 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import find, named
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import archive, blocks
-from amqpscope.dissector.parallel.survey import chains, survey
+from amqpscope.dissector.parallel.survey import chains, survey, surveyed
 from amqpscope.dissector.reading import Reading
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.moves import by_connection
@@ -27,14 +27,8 @@ def comparable(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
 
 def in_parts(paths: list[str], options: Options, parts: int) -> dict[str, list[Row]]:
     """The rows of captures that are read apart, each block sorted to its part."""
-    surveys = [each for source in named(paths) for each in survey([source], options, compiled=False)]
+    surveys = surveyed(named(paths), lambda lists: [each for mine in lists for each in survey(mine, compiled=False)])
     read = chains(surveys)
-    for chain in read:
-        if len(chain) > 1:
-            again = {
-                each.source.name: each for each in survey([each.source for each in chain], options, compiled=False)
-            }
-            surveys = [again.get(each.source.name, each) for each in surveys]
     known = archive.archive(surveys, read, options)
     made = [block for chain in read for block in blocks.cut(chain, parts, compiled=False)]
     rows = list(archive.rows_of_captures(surveys, known))

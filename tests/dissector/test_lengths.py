@@ -7,6 +7,8 @@ from pamqp import commands
 
 from tests.dissector.builders import Packet
 from tests.dissector.runs import BOTH, dissect_packets, rows
+from tests.dissector.stream import wire as sw
+from tests.dissector.stream.runs import Wire
 from tests.dissector.wire import CLIENT, SERVER, Tape, handshake, method, opening, publish
 
 ACK = method(commands.Basic.Ack(delivery_tag=7))
@@ -98,3 +100,44 @@ def test_what_was_skipped_is_counted(compiled: bool) -> None:
     assert [row["code"] for row in rows(found["anomalies"])] == ["frame-too-large", "bytes-skipped"]
     (row,) = rows(found["connections"])
     assert row["skipped_bytes"] == len(ACK)
+
+
+@pytest.mark.parametrize("bit", range(11))
+@pytest.mark.parametrize("of", ["publish", "deliver"])
+def test_streams_lose_two_frames_at_most_by_a_length_above_the_agreed(bit: int, of: str) -> None:
+    """Without a mark at the end, a length below that shows no damage until it ends."""
+    frames = [sw.publish(1, [(n, sw.simple(b"x" * (n % 90)))]) for n in range(300)]
+    if of == "deliver":
+        frames = [sw.deliver(1, sw.chunk([sw.simple(b"y" * (n % 90))])) for n in range(300)]
+    damaged = bytearray(frames[40])
+    damaged[bit // 8] ^= 0x80 >> bit % 8
+    wire = Wire()
+    for from_client, data in sw.hello():
+        wire.send(from_client, data)
+    wire.send(of == "publish", b"".join([*frames[:40], bytes(damaged), *frames[41:]]))
+    wire.close()
+    found = dissect_packets(wire.packets)
+    assert sum(row["command"] == of for row in rows(found["stream_frames"])) >= len(frames) - 2
+    assert {row["code"] for row in rows(found["anomalies"])} == {"frame-too-large", "bytes-skipped"}
+
+
+FOREIGN = {
+    "amqp-header-unexpected": b"AMQP\0\0\x09\x01",
+    "tls-unexpected": b"\x15\x03\x03\0\x02\x02\x46" + b"\x15\x03\x03\0\x02\x01\0",
+    "http-unexpected": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("code", FOREIGN)
+def test_other_protocols_in_the_middle_are_named(code: str) -> None:
+    wire = Wire()
+    for from_client, data in sw.hello():
+        wire.send(from_client, data)
+    wire.send(False, FOREIGN[code])
+    wire.close()
+    (anomaly,) = rows(dissect_packets(wire.packets)["anomalies"])
+    assert anomaly["code"] == code
+    if not code.startswith("amqp"):
+        tape = Tape().play([*BEGIN, (SERVER, FOREIGN[code])])
+        (anomaly,) = rows(dissect_packets(tape.end().packets)["anomalies"])
+        assert anomaly["code"] == code

@@ -1,6 +1,8 @@
 """Several captures of the same traffic: rotated sets, overlapping files, several capture points."""
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.packets.merging import SLACK_NS, Capture, Decoded, Span, arrange, merge
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.reading import Reading
+from tests.captures.damage import ways
+from tests.captures.damage.points import changed, copies
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.comparing import COUNTED, TIMED
-from tests.dissector.runs import Row, dissect, rows, tables
-from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, session
+from tests.dissector.runs import Row, dissect, recorded, rows, tables
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, raw, session
 
 WHERE = ("capture", "first_capture")
 SECOND = 1_000_000_000
@@ -121,6 +125,52 @@ def test_capture_points_compiled(tmp_path: Path, undamaged: dict[str, list[Row]]
     }
 
 
+@pytest.mark.parametrize("name", ["many_confirms", "orders_pika", "port_reused", "stream_chunks", "qpid_props"])
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_of_a_capture_point_do_not_change_by_what_another_has_seen(name: str, seed: int) -> None:
+    packets, link = recorded(f"{name}.pcap")
+    count, others = changed(*copies(ways.Capture(ways.numbered(packets), link), random.Random(f"{seed} {name}")), link)
+    assert (count > 0, others) == (True, [])
+
+
+def published(number: int) -> bytes:
+    return b"".join(publish(b"x" * 50, message_id=f"m{number}"))
+
+
+def test_a_retransmission_at_the_own_point_comes_before_a_copy_from_elsewhere(tmp_path: Path) -> None:
+    """The network loses a publish between both points; it is sent again, after others that wait for it."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    for number in range(6):
+        tape.play([(CLIENT, published(number))])
+    lost = len(tape.packets) - 4
+    again = replace(tape.packets[lost], ts_ns=tape.packets[-1].ts_ns + 200 * STEP)
+    two, one = [*tape.packets, again], [*without(tape.packets, {lost}), again]
+    found = dissect(*write(tmp_path, one=one, two=moved(two, STEP // 10)))
+    alone = dissect(*write(tmp_path, one=one))
+    assert [row["ts_ns"] for row in rows(found["messages"])][2:] == [again.ts_ns] * 4
+    for table in ("amqp091_frames", "messages"):
+        assert found[table].to_pylist() == alone[table].to_pylist()
+    assert rows(found["connections"])[0]["retransmitted_bytes"] == 0
+
+
+def test_own_bytes_inside_a_segment_of_another_point_are_kept(tmp_path: Path) -> None:
+    tape = Tape().play([*handshake(), *opening(1)])
+    begin = len(tape.packets)
+    data = b"".join(published(number) for number in range(3))
+    tape.say(CLIENT, data)
+    tape.play([(SERVER, raw(8, 0, b""))])
+    parts = Tape().play([*handshake(), *opening(1)])
+    parts.say(CLIENT, data, [40, 90, 200])
+    one = [*parts.packets[: begin + 1], parts.packets[begin + 2], *moved(tape.packets[begin + 1 :], 5 * STEP)]
+    for offset in (0, STEP, 3 * STEP):
+        found = dissect(*write(tmp_path, one=one, two=moved(tape.packets, offset)))
+        assert [row["is_partial"] for row in rows(found["messages"])] == [False] * 3
+        firsts = [(row["first_capture"], row["first_packet"]) for row in rows(found["amqp091_frames"])]
+        assert firsts[9] == ("one.pcap", begin + 1)
+        assert all(row["capture"] == "one.pcap" for row in rows(found["amqp091_frames"]))
+        assert rows(found["connections"])[0]["lost_bytes"] == 0
+
+
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
 def test_each_direction_at_a_point_of_its_own(side: int, tmp_path: Path, undamaged: dict[str, list[Row]]) -> None:
     mine = [packet.data[34:36] == (40000).to_bytes(2, "big") for packet in SESSION]
@@ -162,6 +212,25 @@ def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
     whole = dissect(*write(tmp_path, whole=tape.packets + rest.packets))
     found = dissect(*write(tmp_path, one=tape.packets, two=moved(tape.packets + rest.packets, 5 * STEP)))
     assert told(found) == told(whole)
+
+
+def test_another_point_goes_on_until_the_own_one_returns(tmp_path: Path) -> None:
+    """For a minute what it sees waits; after that, it is read as it comes."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    start = len(tape.packets)
+    for number in range(30):
+        tape.start_ns += 10 * SECOND
+        tape.play([(CLIENT, published(number)), (SERVER, raw(8, 0, b""))])
+    two = moved(tape.packets, STEP)
+    gone = set(range(start + 10, start + 40))
+    found = dissect(*write(tmp_path, one=without(tape.packets, gone), two=two))
+    (row,) = rows(found["connections"])
+    assert (row["messages"], row["lost_bytes"], row["vantage"]) == (30, 0, "one.pcap")
+    times = [row["ts_ns"] for row in rows(found["messages"])]
+    late = [packet.ts_ns for packet in tape.packets[start::2]]
+    assert times[:5] + times[20:] == late[:5] + late[20:]
+    assert times == sorted(times)
+    assert times[12:20] == [at + STEP for at in late[12:20]]
 
 
 @pytest.mark.parametrize("batch_bytes", [300, 2000])

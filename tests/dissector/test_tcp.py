@@ -68,6 +68,15 @@ def test_a_port_used_again_is_a_new_connection() -> None:
     assert len({row["connection_id"] for row in found}) == 2
 
 
+def test_a_port_used_again_is_a_new_connection_also_without_its_syn() -> None:
+    first = Tape().play(BEGIN).end(RST)
+    second = Tape(isn=(77, 88), start_ns=later(first)).play([*BEGIN, (CLIENT, published())]).end()
+    found = connections([*first.packets, *second.packets[1:]])
+    assert sorted((row["frames"], row["closed_by"], row["lost_bytes"]) for row in found) == [
+        (9, "client-rst", 0), (12, "client-fin", 0),
+    ]  # fmt: skip
+
+
 def test_a_port_used_again_long_after_without_a_syn_is_a_new_connection() -> None:
     first = Tape().play(BEGIN).end(RST)
     second = Tape(isn=(77, 88), syn=False, start_ns=later(first, 121 * SECOND)).play([(CLIENT, published())])

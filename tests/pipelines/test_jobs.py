@@ -15,6 +15,7 @@ import amqpscope
 from amqpscope import pipelines
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines import jobs
+from tests.pipelines.walks import sessions010
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 LATENCIES = ("latency_summary", "latency_buckets")
@@ -36,7 +37,10 @@ def taken(job: Any) -> Iterable[str]:
     return (each for each in inspect.signature(job).parameters if each != "window_ns")
 
 
-@pytest.mark.parametrize("capture", ["demo", "lossy_link", "stream_calls", "blocked"])
+RECORDED = ("demo", "lossy_link", "stream_calls", "blocked", "qpid_messaging", "qpid_exceptions")
+
+
+@pytest.mark.parametrize("capture", RECORDED)
 def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
     tables = {name: reader.read_all() for name, reader in amqpscope.read(path).items()}
@@ -51,8 +55,10 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
 def test_jobs_on_spark_give_the_same_rows(spark: Any) -> None:
     captures = [CAPTURES / "blocked.pcap", CAPTURES / "stream_js.pcap"]
     tables = {name: reader.read_all() for name, reader in amqpscope.read(captures).items()}
+    for name, found in sessions010.tables_of(sessions010.lost(), sessions010.resumed()).items():
+        tables[name] = pa.concat_tables([tables[name], found])
     given = {name: spark.createDataFrame(table) for name, table in tables.items()}
-    for name in ("confirms", "flow_control", "transits", "stream_deliveries", "failures"):
+    for name in ("confirms", "settlements", "flow_control", "transits", "stream_deliveries", "failures"):
         here = made(name, tables)
         assert rows(made(name, given).toArrow().cast(here.schema)) == rows(here), name
     here = pipelines.confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections")))

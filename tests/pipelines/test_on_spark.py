@@ -26,6 +26,7 @@ from amqpscope.pipelines.walks import events as ev
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import Connection, written
+from tests.pipelines.walks import sessions010
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,12 +38,14 @@ PARTS = 3
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All recordings, dissected, each table in some parts."""
+    """All recordings, dissected, and a session that goes on on another connection, each table in some parts."""
     folder = tmp_path_factory.mktemp("recordings") / "tables"
     parts: dict[str, list[pa.Table]] = {}
-    for capture in CAPTURES:
+    for capture in [*CAPTURES, *sessions010.CAPTURES]:
         for table, rows in ours(capture).items():
             parts.setdefault(table, []).append(rows)
+    for table, rows in sessions010.tables_of(sessions010.lost(), sessions010.resumed()).items():
+        parts[table].append(rows)
     for table, found in parts.items():
         (folder / table).mkdir(parents=True)
         for number in range(PARTS):
@@ -101,7 +104,7 @@ import signal
 from pathlib import Path
 from amqpscope.pipelines import on_spark
 
-walked = on_spark._Task.written
+walked = on_spark.Task.written
 
 def written(task):
     flag = Path(os.environ["FLAG"])
@@ -112,7 +115,7 @@ def written(task):
         raise MemoryError("all gone")
     return walked(task)
 
-on_spark._Task.written = written
+on_spark.Task.written = written
 """
 """A module that tasks import; the first one fails when it has written all."""
 RUN = """
@@ -120,7 +123,7 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import failing
-from amqpscope.pipelines import on_spark
+from amqpscope.pipelines import on_spark, tasks
 walk = on_spark.walk_connections
 
 def failing_walk(job, batches):
@@ -130,7 +133,7 @@ def failing_walk(job, batches):
 on_spark.walk_connections = failing_walk
 try:
     on_spark.analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {}, sys.argv[3])
-except on_spark.SparkError as error:
+except tasks.SparkError as error:
     print(error)
 """
 
@@ -224,7 +227,7 @@ def test_plans_do_not_grow_with_what_went_wrong(spark, tmp_path):
 def test_progress_is_of_tasks(spark, tables, tmp_path, monkeypatch):
     from amqpscope.pipelines import on_spark  # noqa: PLC0415
 
-    monkeypatch.setattr("amqpscope.pipelines.on_spark.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
     seen: list[tuple[str, int, int]] = []
     on_spark.analyze_folder(
         tables, tmp_path / "statistics", {}, spark.sparkContext.master, advance=lambda *how_far: seen.append(how_far)
@@ -284,6 +287,6 @@ def test_a_java_that_does_not_run(tables, tmp_path):
 
 
 def test_errors_are_ours():
-    from amqpscope.pipelines import on_spark, session  # noqa: PLC0415
+    from amqpscope.pipelines import session, tasks  # noqa: PLC0415
 
-    assert issubclass(on_spark.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)
+    assert issubclass(tasks.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)

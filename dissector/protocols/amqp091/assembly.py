@@ -181,6 +181,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
                 content_fault(of, frames, i, ABANDONED, first)
             elif not may_be_cut(batch, of, i, row, other):
                 content_fault(of, frames, i, INTERRUPTED, first)
+                lose_count(of, row, k)
             finish_message(of, row, other, side if other == k else 1 - side)
     if opens:
         clear(of, row)
@@ -213,6 +214,13 @@ def may_be_cut(batch: Batch, of: Channels, i: int, row: int, k: int) -> bool:
     if of.channels[row, Channel.EPOCH] == 0 and contents[k, Content.FIRST_PACKET] == 0:
         return bool(facts[slot, Facts.SYN] == 0 or facts[slot, Facts.GAPPED] != 0)
     return bool(contents[k, Content.LOST] != 0 or contents[k, Content.MISSING] > 0)
+
+
+@kernel
+def lose_count(of: Channels, row: int, k: int) -> None:
+    """Note that a frame of a content is not what was sent, for others are missing, and may have been publishes."""
+    if k & 1 == 0:
+        of.channels[row, Channel.UNSURE] = UNKNOWN
 
 
 @kernel
@@ -264,6 +272,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
         if frames[Frame.MISSING, i] == 0 and not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, HEADER)
+            lose_count(of, row, k)
         if contents[k, Content.STATE] != 0:
             finish_message(of, row, k, side)
         return
@@ -292,6 +301,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     if contents[k, Content.STATE] != 2 or contents[k, Content.LOST] != 0:
         if not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, BODY)
+            lose_count(of, row, k)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
             finish_message(of, row, k, side)
         return

@@ -27,11 +27,10 @@ from amqpscope.dissector.protocols.amqp091.state import (
     LOST_WAY,
     METHOD_UNKNOWN,
     NOT_TAKEN,
-    Announced,
     Frame,
     Own,
 )
-from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, rewind
+from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
 from amqpscope.dissector.protocols.framing import (
     fault,
     frame_fault,
@@ -42,7 +41,7 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_span,
 )
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -50,6 +49,8 @@ PROTOCOL = 0x414D5150
 """`AMQP`, with which a protocol header begins (§4.2.2)."""
 LONG = 1_024
 """Methods and headers of more bytes are so rare that their lengths are doubted."""
+PUBLISHED, ACK = 60 << 16 | 40, 60 << 16 | 80
+"""Class and method of basic.publish and basic.ack."""
 TUNE_OK = 10 << 16 | 31
 """Class and method of connection.tune-ok (§1.4.2.6)."""
 
@@ -79,7 +80,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
             return 0
     channel = be16(data, p + 1)
     length = size + OVERHEAD
-    if 0 < parsers[row, Parser.MOST] < length:
+    if 0 < parsers[row, Parser.MOST] < length or (kind == METHOD and not has_length(data, p + 7, size)):
         return 0
     if kind == METHOD and channel == 0:
         note_agreement(walk, row, p + 7, size)
@@ -102,6 +103,21 @@ def note_agreement(walk: Walk, row: int, offset: int, length: int) -> None:
     """Note the frame-max of a connection.tune-ok: class, method, channel-max, frame-max, heartbeat (§1.4.2.6)."""
     if length >= 10 and be32(walk.data, offset) == TUNE_OK:
         agree(walk, row, be32(walk.data, offset + 6))
+
+
+@kernel
+def has_length(data: Array, p: int, size: int) -> bool:
+    """Return whether a method's payload of this size may be whole; for the methods that are counted, it is known.
+
+    Those are basic.publish, with a reserved short and two texts before its bits, and basic.ack (§1.8.3.7, §1.8.3.13).
+    """
+    ids = be32(data, p) if size >= 4 else 0
+    if ids == ACK:
+        return size == 13
+    if ids != PUBLISHED or size < 9:
+        return True
+    text = p + 7 + i64(data[p + 6])
+    return text >= p + size or text + 2 + i64(data[text]) == p + size
 
 
 @kernel
@@ -141,21 +157,29 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     channel = be16(head, p + 1)
     size = be32(head, p + 3)
     parsers[row, Parser.CHANNEL] = channel
+    parsers[row, Parser.SIZE] = size
     if kind not in (METHOD, HEADER, BODY, HEARTBEAT):
-        frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
+        other = other_protocol(be32(head, p))
+        if other >= 0:
+            frame_fault(walk, chunks, i, row, other, be32(head, p))
+        else:
+            frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
         lost_way(walk, chunks, i, row, own)
-        lose(walk, row, -1, HEAD_BYTES)
+        parsers[row, Parser.TYPE] = -1
+        lose_after_head(walk, row, True)
+        doubt(walk, chunks, i, row, OVERHEAD)
         return
     parsers[row, Parser.TYPE] = kind
-    parsers[row, Parser.SIZE] = size
     parsers[row, Parser.STATE] = PAYLOAD if size > 0 else END
-    rest = parsers[row, Parser.REST] if channel == own.announced[row, Announced.CHANNEL] else 0
+    is_announced = channel == own.announced[row, Announced.CHANNEL]
+    rest = parsers[row, Parser.REST] if is_announced else 0
     if (
         is_above(walk, row, size + OVERHEAD, boundary.USUAL)
         or (kind != BODY and size > LONG)
         or (kind == BODY and 0 < rest < size)
         or (kind == HEARTBEAT and size > 0)
     ):
+        lose_after_head(walk, row, kind == BODY)
         doubt(walk, chunks, i, row, OVERHEAD)
 
 
@@ -213,6 +237,14 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 
 @kernel
+def is_fitting(walk: Walk, chunks: Array, i: int, at: int, row: int) -> bool:
+    """Return whether the payload at byte `at` of a chunk, which has all of it, is as long as its fields say."""
+    if walk.parsers[row, Parser.TYPE] != METHOD:
+        return True
+    return bool(has_length(walk.data, chunks[Chunk.OFFSET, i] + at, walk.parsers[row, Parser.SIZE]))
+
+
+@kernel
 def end_fault(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     """Report the byte at the end of a frame, which is another one than frame-end."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
@@ -227,19 +259,21 @@ def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> boo
     data = walk.data
     p = chunks[Chunk.OFFSET, i] + at
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
-    if p + HEAD_BYTES >= end or data[p] == FRAME_END:
-        return False
-    return bool(boundary.plausible(data, p + 1, end, own.methods) < 0)
+    return bool(data[p] != FRAME_END and p + 1 < end and not boundary.may_begin_head(data, p + 1, end, own))
 
 
 @kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
-    end = at + walk.parsers[row, Parser.SIZE]
-    if end < chunks[Chunk.LENGTH, i] and is_contradicted(walk, chunks, i, end, own):
+    size = walk.parsers[row, Parser.SIZE]
+    end = at + size
+    if end < chunks[Chunk.LENGTH, i] and not is_fitting(walk, chunks, i, at, row):
+        lose_after_head(walk, row, False)
+        doubt(walk, chunks, i, row, OVERHEAD)
+    elif end < chunks[Chunk.LENGTH, i] and is_contradicted(walk, chunks, i, end, own):
         end_fault(walk, chunks, i, end, row)
         lost_way(walk, chunks, i, row, own)
-        lose(walk, row, walk.parsers[row, Parser.POS], HEAD_BYTES)
+        lose_after_head(walk, row, walk.parsers[row, Parser.TYPE] == BODY)
 
 
 @kernel

@@ -10,5 +10,6 @@ PROTOCOLS = (
         ports=(5672,),
         tls_ports=(5671,),
         stage=Amqp10,
+        has_rows=False,
     ),
 )

@@ -72,6 +72,17 @@ def old_chunk(data: Array, at: int, size: int) -> bool:
 
 
 @kernel
+def is_chunk(data: Array, p: int, length: int) -> bool:
+    """Return whether a chunk of this length seems to begin at p, where the bytes of its header are."""
+    if data[p] >> 4 != CHUNK_MAGIC:
+        return False
+    body = be32(data, p + CHUNK_DATA_LENGTH)
+    trailer = be32(data, p + CHUNK_TRAILER_LENGTH)
+    rest = length - CHUNK_HEADER
+    return rest in (body, body + trailer) or old_chunk(data, p, length)
+
+
+@kernel
 def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
     """Return the size of the frame that seems to begin here; -1 when none does, 0 when too few bytes are there.
 
@@ -99,14 +110,7 @@ def plausible(data: Array, p: int, end: int, layouts: Array) -> int:
         if length < CHUNK_HEADER_2021:
             return -1
         if end - chunk >= CHUNK_HEADER_2021:
-            if data[chunk] >> 4 != CHUNK_MAGIC:
-                return -1
-            body = be32(data, chunk + CHUNK_DATA_LENGTH)
-            trailer = be32(data, chunk + CHUNK_TRAILER_LENGTH)
-            rest = length - CHUNK_HEADER
-            if rest not in (body, body + trailer) and not old_chunk(data, chunk, length):
-                return -1
-            return ~size
+            return ~size if is_chunk(data, chunk, length) else -1
     return size
 
 

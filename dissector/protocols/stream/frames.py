@@ -8,6 +8,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, other_protocol
 from amqpscope.dissector.protocols.framing import (
     drop_chain,
     fault,
@@ -26,6 +27,7 @@ from amqpscope.dissector.protocols.stream.layout import (
     DELIVER,
     HEAD_BYTES,
     LENGTH_BYTES,
+    TUNE,
     UNKNOWN_FRAME,
 )
 from amqpscope.dissector.protocols.stream.state import COMMAND_UNKNOWN, PART, Body, Frame, Layout, Own, Part
@@ -54,9 +56,12 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     key = be16(head, p + 4)
     version = be16(head, p + 6)
     place = layout_of(walk, chunks, i, key, version, own)
-    if size < LENGTH_BYTES or size > limits.STREAM_FRAME or (place < 0 and size > UNKNOWN_FRAME):
+    other = other_protocol(size)
+    if other >= 0 or size < LENGTH_BYTES or size > limits.STREAM_FRAME or (place < 0 and size > UNKNOWN_FRAME):
         code, value = TYPE_UNKNOWN, key
-        if size > limits.STREAM_FRAME:
+        if other >= 0:
+            code, value = other, size
+        elif size > limits.STREAM_FRAME:
             code, value = TOO_LARGE, size
         fault(walk, chunks, i, row, code, -1, -1, parsers[row, Parser.POS], value)
         lose(walk, row, -1, HEAD_BYTES)
@@ -67,6 +72,26 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     bodies[row, Body.VERSION] = version
     bodies[row, Body.KEEP] = size - LENGTH_BYTES if place >= 0 else 0
     bodies[row, Body.PARTED] = 0
+    if is_doubtful(walk, chunks, i, row, key, version, size):
+        lose(walk, row, -1, HEAD_BYTES)
+        doubt(walk, chunks, i, row, LENGTH_BYTES)
+
+
+@kernel
+def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, key: int, version: int, size: int) -> bool:
+    """Return whether the length in a head is above what was agreed upon, or another one than that of its chunk.
+
+    Deliveries may be above it: a chunk is sent as it lies in its file. Where its header is not there to tell, and the
+    length is more than can be held back, the head counts.
+    """
+    if key == DELIVER:
+        offset = walk.parsers[row, Parser.POS] + HEAD_BYTES - chunks[Chunk.POS, i]
+        p = chunks[Chunk.OFFSET, i] + offset + 1 + 8 * (version - 1)
+        if p + CHUNK_HEADER_2021 <= chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]:
+            return not boundary.is_chunk(walk.data, p, size - LENGTH_BYTES - 1 - 8 * (version - 1))
+        if size > limits.RESYNC // 2:
+            return False
+    return bool(is_above(walk, row, size, boundary.USUAL))
 
 
 @kernel
@@ -120,6 +145,8 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     else:
         frame_fault(walk, chunks, i, row, COMMAND_UNKNOWN, key << 16 | version)
     at, length = payload(walk, row, offset)
+    if key & 0x7FFF == TUNE and length >= 4:
+        agree(walk, row, be32(walk.data, at))
     n = put_frame(walk, chunks, i, row, max(at, 0), min(length, wanted), size + HEAD_BYTES)
     frames[Frame.LAYOUT, n] = layout
     frames[Frame.VERSION, n] = version
@@ -139,6 +166,7 @@ walk_chunks = laid_over(
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
     },
+    OVERHEAD=LENGTH_BYTES,
     head_bytes=head_bytes,
     begin_payload=begin_payload,
     pass_payload=pass_payload,

@@ -3,20 +3,25 @@
     python -m tests.captures.damage [--seeds N] [--way WAY] [--misses] [--tshark] [--bodies N | capture...]
 
 says, for each way, how many of the frames that are still whole were found, how many rows are of no frame that was sent,
-and how many publishes tshark sees in the same files. Of what does no harm it says how often a row was another one.
+and how many publishes tshark sees in the same files. Of what does no harm it says how often a row was another one; of
+two capture points, how many rows of one are others with both.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.captures.damage.bodies import made
+from tests.captures.damage.points import changed, copies
 from tests.captures.damage.recall import Score, compare, publishes_by_tshark
 from tests.captures.damage.recordings import Recording, recordings
-from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
+from tests.captures.damage.ways import ALWAYS_THE_SAME, FLIPPED, HARMFUL, HARMLESS
+
+POINTS = "two points"
 
 
 def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, misses: bool) -> Iterator[Score]:
@@ -38,6 +43,20 @@ def scores(recordings: list[Recording], way: str, seeds: int, tshark: bool, miss
             yield score
 
 
+def two_points(recordings: list[Recording], seeds: int) -> int:
+    """Print how many rows of one capture point are others with both; return that."""
+    count, others = 0, 0
+    for recording in recordings:
+        for seed in range(seeds):
+            progress(f"{POINTS}: {recording.name} {seed}")
+            pair = copies(recording.capture, random.Random(f"{seed} {recording.name}"))
+            whole, wrong = changed(*pair, recording.link)
+            count, others = count + whole, others + len(wrong)
+    progress("")
+    print(f"{POINTS}: {others} of {count} rows are others", flush=True)
+    return others
+
+
 def progress(message: str) -> None:
     """Say where it is; nothing where standard error is no terminal."""
     if sys.stderr.isatty():
@@ -53,7 +72,7 @@ def main(arguments: list[str]) -> int:
     assert __doc__
     parser = argparse.ArgumentParser(prog="python -m tests.captures.damage", description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3, help="how often each recording is damaged (default 3)")
-    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
+    parser.add_argument("--way", action="append", choices=[*HARMLESS, POINTS, *HARMFUL, *FLIPPED], help="default: all")
     parser.add_argument("--misses", action="store_true", help="name each frame that was not found")
     parser.add_argument("--tshark", action="store_true", help="count what tshark sees; it takes most of the time then")
     parser.add_argument("--bodies", type=int, metavar="N", help="instead: N sets of captures of frames in messages")
@@ -69,12 +88,14 @@ def main(arguments: list[str]) -> int:
             others = sum(r.others(r.damaged(way, seed)) for r in found for seed in range(given.seeds))
             print(f"{way}: {others} rows are others", flush=True)
             wrong += others
+    if POINTS in (given.way or (POINTS,)):
+        wrong += two_points(found, given.seeds)
     print(
         "| damage | frames | reachable | found | behind | found | cut | invented | otherwise | publishes | by tshark |"
     )
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
-    for way in given.way or HARMFUL:
-        if way in HARMFUL:
+    for way in given.way or [*HARMFUL, *FLIPPED]:
+        if way not in HARMLESS:
             total = Score()
             for score in scores(found, way, given.seeds, given.tshark, given.misses):
                 total.add(score)

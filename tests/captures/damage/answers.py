@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 from amqpscope.pipelines.here import analyze_folder
 from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
 from tests.captures.damage.recordings import Recording, recordings
-from tests.captures.damage.ways import ALWAYS_THE_SAME, HARMFUL, HARMLESS
+from tests.captures.damage.ways import ALWAYS_THE_SAME, FLIPPED, HARMFUL, HARMLESS
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, rows
 
@@ -304,11 +304,11 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=2, help="how often each recording is damaged (default 2)")
-    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL], help="default: all")
+    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL, *FLIPPED], help="default: all")
     parser.add_argument("--examples", action="store_true", help="print the rows that are wrong, blamed or otherwise")
     parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
     given = parser.parse_args(arguments)
-    ways = given.way or [*HARMLESS, *HARMFUL]
+    ways = given.way or [*HARMLESS, *HARMFUL, *FLIPPED]
     found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
     with tempfile.TemporaryDirectory() as folder:
         result = judge(analyzed(runs_of(found, ways, given.seeds), Path(folder)))

@@ -20,6 +20,8 @@ from tests.captures.damage.ways import SYN, Capture, other_way
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import Row, rows
 
+TELLING = {"amqp091_frames": (0, 3, 4, 5, 6), "stream_frames": (0, 1, 2, 3), "amqp010_frames": (1, 2, 3)}
+"""Bytes of a head that say what and how long a frame is."""
 FRAMES = {"amqp091_frames": 7, "stream_frames": 8, "amqp010_frames": 12}
 """Tables of frames, and the bytes of a head there: what tells where the next frame is, and what kind this is."""
 LEFT_OUT = {
@@ -90,7 +92,21 @@ class Sent:
                 sent.frames.append(frame)
         for row in rows(tables["messages"]):
             sent.messages.setdefault((row["connection_id"], row["first_frame_no"]), []).append(row)
+        capture.heads = [bytes_of_head(sent, frame) for frame in sent.frames if not is_protocol_header(frame.row)]
         return sent
+
+
+def bytes_of_head(sent: Sent, frame: Frame) -> list[tuple[int, int]]:
+    """The bytes of a head that say what and how long the frame is: packets, and places in them; of the first copies."""
+    found = []
+    wanted = [frame.begin + at for at in TELLING[frame.table]]
+    for i in range(frame.row["first_packet"] - 1, frame.row["packet"]):
+        extent, segment = sent.extents[i], sent.capture.segments[i]
+        if extent is not None and segment is not None and extent.direction == frame.direction:
+            there = range(extent.begin, extent.begin + extent.size)
+            found += [(i, segment.payload + at - extent.begin) for at in wanted if at in there]
+            wanted = [at for at in wanted if at not in there]
+    return found
 
 
 def extents_of(capture: Capture) -> list[Extent | None]:
@@ -167,6 +183,8 @@ class Visible:
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._data: dict[Direction, bytearray] = defaultdict(bytearray)
         self._opened: set[Direction] = set()
+        self.changed: set[tuple[Direction, int]] = set()
+        """Bytes that are others than were sent."""
         current: dict[tuple[bytes, int, int], set[Direction]] = defaultdict(set)
         for direction in {extent.direction for extent in sent.extents if extent is not None}:
             current[direction[1]].add(direction)
@@ -181,7 +199,14 @@ class Visible:
                 begin, end = max(extent.begin, 0), max(extent.begin + size, 0)
                 data = self._data[extent.direction]
                 data.extend(bytes(max(end - len(data), 0)))
-                data[begin:end] = b"\1" * (end - begin)
+                was = sent.capture.packets[packet.interface - 1].data
+                if packet.data[segment.payload :][:size] == was[segment.payload :][:size]:
+                    data[begin:end] = b"\1" * (end - begin)
+                else:
+                    same = zip(packet.data[segment.payload :][:size], was[segment.payload :], strict=False)
+                    data[begin:end] = bytes(a == b for a, b in same)[begin - extent.begin :]
+                    others = (n for n, is_same in enumerate(data[begin:end], begin) if not is_same)
+                    self.changed |= {(extent.direction, n) for n in others}
 
     def there(self, direction: Direction, begin: int, end: int) -> bool:
         """Whether all of these bytes are there."""
@@ -194,6 +219,12 @@ class Visible:
     def headed(self, frame: Frame) -> bool:
         """Whether the bytes that tell where the frame ends are there."""
         return self.there(frame.direction, frame.begin, min(frame.begin + FRAMES[frame.table], frame.end))
+
+    def damaged(self, frame: Frame) -> bool:
+        """Whether bytes of its head are others than were sent."""
+        return any(
+            (frame.direction, at) in self.changed for at in range(frame.begin, frame.begin + FRAMES[frame.table])
+        )
 
     def opened(self, frame: Frame) -> bool:
         """Whether it is known that the frame is the first of its stream."""
@@ -310,7 +341,8 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
     whole: set[int] = set()
     for row, frame in frames_found(sent, beginnings, tables):
         if frame is None:
-            score.made_up.append(row)
+            if not any(map(visible.damaged, beginnings.placed(row))):
+                score.made_up.append(row)
             continue
         if row["is_partial"]:
             score.cut += 1
@@ -318,6 +350,8 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
             whole.add(id(frame))
         score.publishes += row.get("method") == "basic.publish"
     for row, message in messages_found(sent, beginnings, rows(tables["messages"])):
+        if any(map(visible.damaged, beginnings.placed(row))):
+            continue
         if message is None:
             score.made_up.append(row)
         elif wrong := differences(row, message):

@@ -69,7 +69,8 @@ class Verdict:
     def is_proven(self) -> bool:
         """Whether a message that is there tells what the outcome or the ending says to be missing."""
         refused = self.row["closed_by"] == "server-close" and self.row["reply_code"] in REFUSALS
-        is_closed = self.row["reply_code"] is not None
+        # in AMQP 1.0 both sides send a close, of which the first may be missing
+        is_closed = self.row["reply_code"] is not None and self.row["protocol"] != "amqp-1.0"
         return ((self.used or refused) and self.row["handshake_outcome"] in UNKNOWN) or (
             is_closed and self.row["ending"] in UNKNOWN
         )
@@ -106,13 +107,13 @@ def readdressed(capture: Capture, packet: Packet, port: int) -> Packet:
     return replace(packet, data=packet.data[:at] + port.to_bytes(2, "big") + packet.data[at + 2 :])
 
 
-def verdicts(capture: Capture, found: list[Copy], keylog: Path) -> dict[int, Verdict]:
+def verdicts(capture: Capture, found: list[Copy], keylog: Path, compiled: bool) -> dict[int, Verdict]:
     """The verdict on each copy, by its number. All are dissected as one capture, which ends when the recording does."""
     packets = [readdressed(capture, packet, FIRST_PORT + n) for n, copy in enumerate(found) for packet in copy.packets]
     packets.append(replace(capture.packets[-1], data=b""))
     packets.sort(key=attrgetter("ts_ns"))
     options = Options(keylog=str(keylog) if keylog.exists() else None)
-    tables = dissect_packets(packets, capture.link, compiled=True, options=options)
+    tables = dissect_packets(packets, capture.link, compiled, options=options)
     used = {row["connection_id"] for row in rows(tables["amqp091_frames"]) if row["channel"]}
     used |= {r["connection_id"] for r in rows(tables["stream_frames"]) if r["command"] not in NEUTRAL}
     used |= {row["connection_id"] for row in rows(tables["amqp010_frames"]) if row["session"]}
@@ -152,7 +153,7 @@ def _number(capture: Capture, i: int, segment: Segment, at: int) -> int:
     return int.from_bytes(capture.packets[i].data[segment.tcp + at : segment.tcp + at + 4], "big")
 
 
-def judged(path: Path, examples: bool) -> Counter[str]:
+def judged(path: Path, examples: bool = False, compiled: bool = True) -> Counter[str]:
     """What became of the verdicts of a recording, by kind."""
     packets, link = recorded(str(path.resolve()))
     capture = Capture(numbered(packets), link)
@@ -163,7 +164,7 @@ def judged(path: Path, examples: bool) -> Counter[str]:
         found += copies(capture, indexes)
         of += [(whole, indexes)] * (len(found) - whole)
     counts: Counter[str] = Counter()
-    known = verdicts(capture, found, path.with_suffix(".keylog"))
+    known = verdicts(capture, found, path.with_suffix(".keylog"), compiled)
     for n, copy in enumerate(found):
         whole, indexes = of[n]
         if copy.lacks is None or whole not in known or n not in known:

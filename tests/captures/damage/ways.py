@@ -8,12 +8,14 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tests.dissector.builders import Packet
 
 SYN, FIN_SYN_RST = 2, 7
+QUEUES_NS = 10_000_000
+"""How far packets lie apart at most that queues of a network card deliver in another order."""
 NEAR, NEAR_NS = 8, 500_000_000
 """How many places a packet is moved at most, and how far in time: what comes a second late is taken for lost."""
 
@@ -57,6 +59,8 @@ class Capture:
 
     packets: list[Packet]
     link: int
+    heads: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Of each frame (`recall.Sent`) the bytes that say what it is and how long: packets, and places in them."""
 
     def __post_init__(self) -> None:
         self.segments = [dissect_bytes(p.data, self.link) for p in self.packets]
@@ -110,6 +114,20 @@ def may_swap(capture: Capture, i: int, j: int) -> bool:
     if (one.flags | two.flags) & FIN_SYN_RST:
         return False
     return one.flow == two.flow or capture.data(i) == 0 or capture.data(j) == 0
+
+
+def exchanged(capture: Capture, rnd: random.Random, share: float = 0.1) -> list[Packet]:
+    """Exchange neighbours anywhere, also SYNs, the last packets, and packets of both directions."""
+    packets = list(capture.packets)
+    for i in sorted(rnd.sample(range(len(packets) - 1), round((len(packets) - 1) * share))):
+        if packets[i + 1].ts_ns - packets[i].ts_ns <= QUEUES_NS and not ends_another(capture, i):
+            packets[i], packets[i + 1] = packets[i + 1], packets[i]
+    return in_time(packets)
+
+
+def ends_another(capture: Capture, i: int) -> bool:
+    """Whether packet i is of a connection whose ports the next packet opens again."""
+    return is_syn(capture, i, i + 1) and any(is_syn(capture, i, j) for j in range(i + 1))
 
 
 def repeated(capture: Capture, rnd: random.Random, share: float = 0.2) -> list[Packet]:
@@ -177,6 +195,22 @@ def lossy(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Pac
     return [p for i, p in enumerate(capture.packets) if i not in lost]
 
 
+def without_ends(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Lose the last packets with data of some directions, up to three of each, and now and then the FIN."""
+    last: dict[tuple[bytes, int, int], list[int]] = {}
+    for i, segment in enumerate(capture.segments):
+        if segment and (capture.data(i) or segment.flags & FIN_SYN_RST):
+            last.setdefault(segment.flow, []).append(i)
+    lost: set[int] = set()
+    for places in last.values():
+        data = [i for i in places if capture.data(i)]
+        if data and rnd.random() < 0.5:
+            lost |= set(data[-rnd.randint(1, 3) :])
+            if rnd.random() < 0.3:
+                lost |= {i for i in places if i > data[-1]}
+    return [p for i, p in enumerate(capture.packets) if i not in lost]
+
+
 def snapped(capture: Capture, rnd: random.Random, snap: int = 128) -> list[Packet]:
     """A snap length."""
     return [replace(p, data=p.data[:snap], length=p.wire) for p in capture.packets]
@@ -204,11 +238,26 @@ def late_anywhere(capture: Capture, rnd: random.Random) -> list[Packet]:
     return late(capture, rnd, rnd.random())
 
 
+def flipped(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Packet]:
+    """Flip a bit of the type or the length in heads of frames, in one at least."""
+    packets = list(capture.packets)
+    for head in rnd.sample(capture.heads, min(max(round(len(capture.heads) * share), 1), len(capture.heads))):
+        i, at = rnd.choice(head)
+        data = bytearray(packets[i].data)
+        data[at] ^= 1 << rnd.randrange(8)
+        packets[i] = replace(packets[i], data=bytes(data))
+    return packets
+
+
 Damage = Callable[[Capture, random.Random], list[Packet]]
-HARMLESS: dict[str, Damage] = {"reordered": reordered, "repeated": repeated, "overlapping": overlapping}
-HARMFUL: dict[str, Damage] = {
-    "lossy": lossy, "snapped": snapped, "late": late, "one way": one_way, "snapped anywhere": snapped_anywhere,
-    "late anywhere": late_anywhere,
+HARMLESS: dict[str, Damage] = {
+    "reordered": reordered, "exchanged": exchanged, "repeated": repeated, "overlapping": overlapping,
 }  # fmt: skip
+HARMFUL: dict[str, Damage] = {
+    "lossy": lossy, "without ends": without_ends, "snapped": snapped, "late": late, "one way": one_way,
+    "snapped anywhere": snapped_anywhere, "late anywhere": late_anywhere,
+}  # fmt: skip
+FLIPPED: dict[str, Damage] = {"flipped": flipped}
+"""Harmful as well, where it is known which bytes are heads."""
 ALWAYS_THE_SAME = {"snapped", "late"}
 """Ways in which chance has no part."""

@@ -139,6 +139,26 @@ def tables_of(*peers: Peers) -> dict[str, pa.Table]:
     return {name: arrow_table(name, found) for name, found in rows.items()}
 
 
+def lost(number: int = 1, timeout: int | None = 300, **columns: Any) -> Peers:
+    """A connection that ends while a transfer, a delivery and a request are outstanding."""
+    peers = Peers(number, closed_by="server-reset", closed_ts_ns=9000, **columns)
+    peers.begin()
+    peers.control(False, "session.timeout", timeout=timeout)
+    peers.transfer(True)
+    peers.transfer(False)
+    peers.command(True, "execution.sync")
+    return peers
+
+
+def resumed(number: int = 2, point: int = 2, **columns: Any) -> Peers:
+    """A connection on which that session goes on."""
+    peers = Peers(number, start=100_000, **columns)
+    peers.begin(point=point)
+    peers.completed(False, (0, 1))
+    peers.settle("accept", (0, 0))
+    return peers
+
+
 def any_peers(chance: random.Random, number: int) -> Peers:
     """A connection on which anything happens to two sessions of names that all connections share."""
     peers = Peers(number, start=number * 20_000)

@@ -11,7 +11,7 @@ import pytest
 from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.walks.command_batches import pairs_of
 from amqpscope.pipelines.walks.session_statistics import SessionStatistics
-from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, recorded, tables_of
+from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
 
 ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request"}
@@ -189,26 +189,6 @@ def test_a_session_that_the_broker_does_not_know_any_more():
     ]
 
 
-def lost(number: int = 1, timeout: int | None = 300, **columns: Any) -> Peers:
-    """A connection that ends while a transfer, a delivery and a request are outstanding."""
-    peers = Peers(number, closed_by="server-reset", closed_ts_ns=9000, **columns)
-    peers.begin()
-    peers.control(False, "session.timeout", timeout=timeout)
-    peers.transfer(True)
-    peers.transfer(False)
-    peers.command(True, "execution.sync")
-    return peers
-
-
-def resumed(number: int = 2, point: int = 2, **columns: Any) -> Peers:
-    """A connection on which that session goes on."""
-    peers = Peers(number, start=100_000, **columns)
-    peers.begin(point=point)
-    peers.completed(False, (0, 1))
-    peers.settle("accept", (0, 0))
-    return peers
-
-
 @pytest.mark.parametrize("timeout", [300, None])
 def test_a_session_goes_on_on_another_connection(timeout):
     both = lost(timeout=timeout), resumed()
@@ -333,6 +313,17 @@ def test_a_commit_whose_completion_may_be_lost():
     peers.lose(from_client=False)
     peers.completed(False, (0, 2))
     assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+
+
+def test_a_commit_whose_id_is_unknown():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.commit", command_id=None)
+    peers.completed(False, (0, 2))
+    assert settlements(peers) == [(0, "none", None, "gap", 9000)]
 
 
 def test_a_session_in_the_middle_of_a_capture():

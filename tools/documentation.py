@@ -43,7 +43,8 @@ def links(text: str) -> str:
         mark, words, path, anchor = match.groups("")
         if not (ROOT / path).exists():
             raise FileNotFoundError(f"dead link: {path}")
-        target = path.removeprefix("docs/") if path.startswith("docs/") else PAGES.get(path)
+        page = path.replace(".ipynb", ".md")
+        target = page.removeprefix("docs/") if page.startswith("docs/") else PAGES.get(path)
         return f"{mark}[{words}]({target}{anchor})" if target else words
 
     return LINK.sub(link, text)

@@ -1,0 +1,169 @@
+"""An archive on Spark: the rows are those of one process, whatever becomes of its tasks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from amqpscope import pipelines
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.sources import named
+from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.tables.output import NOTE
+from amqpscope.dissector.tables.rows import schemas
+from amqpscope.pipelines import here
+from tests.dissector.builders import pcap
+from tests.dissector.runs import FOLDER, recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+NAMES = (
+    "orders_pika.pcap", "pika_confirms.pcap", "stream_super.pcap", "tls_secrets.pcapng", "seen_twice.pcapng",
+    "violations.pcap", "qpid_plain.pcap",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive: recordings, one of them in rotated files, and files that are broken."""
+    folder = tmp_path_factory.mktemp("archive")
+    for name in NAMES:
+        shutil.copy(FOLDER / name, folder)
+    packets, link = recorded("interleaved_channels.pcap")
+    for begin in range(0, len(packets), 50):
+        (folder / f"rotated{begin:05}.pcap").write_bytes(pcap(packets[begin : begin + 50], ns=True, link=link))
+    (folder / "text.pcap").write_text("hello")
+    (folder / "cut.pcap").write_bytes((FOLDER / "prefetch.pcap").read_bytes()[:-3])
+    return folder
+
+
+def rows_of(folder: Path, names: Iterable[str] = schemas()) -> dict[str, Counter[str]]:
+    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in names}
+
+
+def in_order(folder: Path) -> list[tuple[int, int]]:
+    """Frames as they lie in files, without those of other connections between them."""
+    rows = pq.read_table(folder / "amqp091_frames", columns=["connection_id", "frame_no"])
+    found = list(zip(rows["connection_id"].to_pylist(), rows["frame_no"].to_pylist(), strict=True))
+    return sorted(found, key=lambda row: row[0])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_tables_are_those_of_one_process(
+    parts: int, spark: SparkSession, captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    monkeypatch.setattr(archive, "parts", lambda *_: parts)
+    assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
+    master = spark.sparkContext.master
+    made = archive.dissect_captures(
+        named([captures]), tmp_path / "spark", lambda begin: Options(), {"captures": [str(captures)]}, master
+    )
+    found, expected = rows_of(tmp_path / "spark"), rows_of(tmp_path / "one")
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    assert in_order(tmp_path / "spark") == in_order(tmp_path / "one")
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *schemas()}
+    note = json.loads((tmp_path / "spark" / NOTE).read_text())
+    assert note["complete"] and note["rows"] == made.rows == {name: rows.total() for name, rows in found.items()}
+    assert [source.name for source in made.sources if source.error] == ["text.pcap"]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_statistics_are_those_of_one_process(
+    parts: int,
+    spark: SparkSession,
+    captures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    monkeypatch.setattr(archive, "parts", lambda *_: parts)
+    given = ["analyze", str(captures), "-o", str(tmp_path / "one"), "--keylog", str(FOLDER / "tls_sessions_13.keylog")]
+    assert main(given) == 2
+    given[3] = str(tmp_path / "spark")
+    assert main([*given, "--master", spark.sparkContext.master]) == 2
+    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped" in capsys.readouterr().err
+    found, expected = rows_of(tmp_path / "spark", here.tables()), rows_of(tmp_path / "one", here.tables())
+    assert all(expected[name] for name in ("confirms", "settlements", "rpcs", "failures", "heartbeats", "transits"))
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
+
+
+@pytest.mark.parametrize("table", ["amqp091_frames", "anomalies", "captures"])
+def test_tables_as_dataframes(spark: SparkSession, captures: Path, tmp_path: Path, table: str) -> None:
+    main(["dissect", str(captures), "-o", str(tmp_path / "one")])
+    found, expected = (pipelines.read(spark, path, table) for path in (captures, tmp_path / "one"))
+    assert found.schema == expected.schema
+    rows, wanted = (Counter(map(repr, each.collect())) for each in (found, expected))
+    assert rows == wanted
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.sources import named
+from amqpscope.dissector.dissector import Options
+from amqpscope.pipelines import archive
+
+dissect_part = archive.dissect_part
+
+def killed_once(job, batches):
+    found = list(dissect_part(job, batches))  # all is written
+    try:
+        (Path(job.folder).parents[1] / "flag").touch(exist_ok=False)
+    except FileExistsError:
+        return iter(found)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+archive.dissect_part = killed_once
+archive.dissect_captures(named([sys.argv[1]]), Path(sys.argv[2]), lambda begin: Options(), {}, "local[2,2]")
+"""
+
+
+def test_a_killed_task_leaves_nothing_double(captures: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(captures), str(tmp_path / "spark")]
+    subprocess.run(command, check=True, capture_output=True)
+    main(["dissect", str(captures), "-o", str(tmp_path / "one")])
+    assert (tmp_path / "flag").exists()
+    assert rows_of(tmp_path / "spark") == rows_of(tmp_path / "one")
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *schemas()}
+
+
+def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    (tmp_path / "text.pcap").write_text("hello")
+    with pytest.raises(CaptureError, match="looks like text"):
+        archive.dissect_captures(
+            named([tmp_path]), tmp_path / "out", lambda begin: Options(), {}, spark.sparkContext.master
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command(spark: SparkSession, captures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    master, keylog = spark.sparkContext.master, str(FOLDER / "tls_sessions_13.keylog")
+    given = ["dissect", str(captures), "-o", str(tmp_path / "out"), "--master", master, "--keylog", keylog]
+    assert main([*given, "--jobs", "2"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert main(given) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read")
+    assert second.startswith(f"{tmp_path / 'out'}: 29 connections")
