@@ -170,10 +170,10 @@ def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..
         return _ready[key]
 
 
-def _from_package(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
+def _from_package(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     from amqpscope.dissector.kernels import library  # noqa: PLC0415
 
-    return library.load(symbol(function, arguments)) if library.opened() else None
+    return library.load(symbol(function, arguments))
 
 
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -233,9 +233,11 @@ def _announced(name: str) -> Iterator[None]:
         sys.stderr.flush()
     elif _count == 1 and sys.stderr is not None:
         sys.stderr.write("amqpscope: compiling kernels, once for this processor (about a minute for all)\n")
-    yield
-    if is_terminal:
-        sys.stderr.write("\r\033[K")
+    try:
+        yield
+    finally:
+        if is_terminal:
+            sys.stderr.write("\r\033[K")
 
 
 def symbol(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
