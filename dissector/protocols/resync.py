@@ -114,6 +114,7 @@ def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
 
 def laid_over(**own: Any) -> Callable[..., int]:
     """Return `search` for a protocol, with its kernels and constants."""
+    own = {"may_end": specialize(may_end, **own)} | own
     parts = own | {
         "is_verified": specialize(is_verified, **own),
         "choose": specialize(choose, **own, follow=specialize(follow, **own)),
