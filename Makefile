@@ -6,8 +6,9 @@ DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
 PARTS := test-unit test-compiled test-spark test-oracles
+KERNELS := $(VENV)/.kernels
 
-.PHONY: demo test $(PARTS) fuzz lint bench reference docs release clean help
+.PHONY: demo test $(PARTS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,7 +19,13 @@ $(BIN)/.ready: pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[all]' --group test --group lint
 	@touch $@
 
-demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a report
+$(KERNELS): $(BIN)/.ready $(shell find dissector pipelines tools -name '*.py')
+	$(BIN)/python -m tools.kernels
+	@touch $@
+
+kernels: $(KERNELS)  ## compile all kernels that have changed, to the user's cache
+
+demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope dissect $(CAPTURE) -o $(DEMO)/tables
 	$(BIN)/amqpscope analyze $(DEMO)/tables -o $(DEMO)/stats --master 'local[*]'
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
@@ -26,12 +33,20 @@ demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a repor
 
 test: $(PARTS)  ## run the tests, in four parts that can be run apart
 
-test-unit: MARKS := not (compiled or spark or oracles)
-test-compiled: MARKS := compiled and not (spark or oracles)
-test-spark: MARKS := spark and not oracles
-test-oracles: MARKS := oracles
-$(PARTS): $(BIN)/.ready
-	$(BIN)/python -m pytest -m "$(MARKS)"
+test-unit: MARKS := not (compiled or spark or oracles or wheel)
+test-compiled: MARKS := compiled and not (spark or oracles or wheel)
+test-spark: MARKS := spark and not (oracles or wheel)
+test-oracles: MARKS := oracles and not wheel
+test-wheel: MARKS := wheel
+test-compiled test-spark test-oracles: $(KERNELS)
+test-wheel: wheel  ## test the wheel in an empty environment
+$(PARTS) test-wheel: $(BIN)/.ready
+	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)"
+
+wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
+	rm -rf build dist
+	$(BIN)/python -m tools.kernels build/compiled
+	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
 
 fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make fuzz SECONDS=600 for longer)
 	$(BIN)/python -m pip install -q --group fuzz
@@ -64,4 +79,4 @@ release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUT
 	@echo "Committed and tagged v$(VERSION), built in dist/. Next: git push --follow-tags"
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) $(DEMO) build src/*.egg-info
+	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info

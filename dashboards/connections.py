@@ -62,6 +62,11 @@ class Endpoints:
         row = self.known.get(connection) if connection is not None else None
         return row["client_port"] if row else None
 
+    def speaks(self, protocol: str, connection: int | None) -> bool:
+        """Return whether a connection speaks a protocol, as far as known."""
+        row = self.known.get(connection) if connection is not None else None
+        return row is None or row["protocol"] in (None, protocol)
+
 
 def address(row: dict[str, Any], side: str) -> str:
     """Return address and port of a side; IPv6 in brackets."""
@@ -73,7 +78,7 @@ def address(row: dict[str, Any], side: str) -> str:
 def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
     """Look up some connections."""
     wanted = pa.array(sorted({i for i in ids if i is not None}), pa.int64())
-    columns = ["connection_id", "client_ip", "client_port", "server_ip", "server_port"]
+    columns = ["connection_id", "client_ip", "client_port", "server_ip", "server_port", "protocol"]
     known = {
         row["connection_id"]: row
         for batch in tables.scan("connections", columns, pc.field("connection_id").isin(wanted))

@@ -1,4 +1,4 @@
-"""Channels and connections closed with an error, and requests of streams that were refused."""
+"""Channels, sessions and connections closed with an error, and requests that were refused."""
 
 from collections.abc import Sequence
 
@@ -7,19 +7,20 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dashboards import filters, groups, units
-from amqpscope.dashboards.connections import endpoints
+from amqpscope.dashboards.connections import Endpoints, endpoints
 from amqpscope.dashboards.groups import Group
 from amqpscope.dashboards.refusals import code_name, exchange, name
 from amqpscope.dashboards.section import Finding
 from amqpscope.dashboards.tables import Tables
 
-CLOSES = ("channel.close", "connection.close")
+CLOSES = {"channel.close": "channel", "execution.exception": "session", "connection.close": "connection"}
+"""Methods that close something because of an error, and what."""
 _FINE = (0, 200)
 """Reply codes of closes that are no error; some clients send 0."""
 
 
 def closed(tables: Tables, method: str) -> list[Finding]:
-    """Return the errors that closed channels, or connections, by request and the queue or exchange it was about.
+    """Return the errors that closed something, by request and the queue or exchange it was about.
 
     They are in a table of their own. Older statistics lack it; then the frames are asked, and without frames the
     requests that had no other answer.
@@ -119,7 +120,6 @@ def _findings(
     tables: Tables, method: str, found: list[Group], subjects: list[str], places: Sequence[tuple[int, str, int]]
 ) -> list[Finding]:
     who = endpoints(tables, {c for g in found for c in g.connections})
-    what = method.partition(".")[0]
     made = []
     for g, subject, (packet, capture, ts_ns) in zip(found, subjects, places, strict=True):
         by = " by the client" if g.key[-1] is True else ""
@@ -128,13 +128,21 @@ def _findings(
         made.append(
             Finding(
                 "error",
-                f"{units.counted(g.count, what)} closed{by} with an error: {code}{why}",
+                f"{units.counted(g.count, CLOSES[method])} closed{by} with an error: {code}{why}",
                 ", ".join(part for part in (subject, who.several(g.connections)) if part),
                 packet,
                 capture,
                 ts_ns,
-                f"{filters.of_method(method, [who.port(c) for c in g.connections])}"
-                f"{'' if g.key[0] is None else f' && amqp.method.arguments.reply_code == {g.key[0]}'}",
+                _filter(method, g, packet, who),
             )
         )
     return made
+
+
+def _filter(method: str, found: Group, packet: int | None, who: Endpoints) -> str:
+    """Return a display filter for errors: Wireshark knows methods of AMQP 0-9-1; of others it is the first packet."""
+    first = found.first["connection_id"]
+    if not who.speaks("amqp-0-9-1", first) or method == "execution.exception":
+        return filters.of_packet(packet, who.port(first))
+    code = "" if found.key[0] is None else f" && amqp.method.arguments.reply_code == {found.key[0]}"
+    return filters.of_method(method, [who.port(c) for c in found.connections]) + code

@@ -14,7 +14,7 @@ CENSORED = ("capture-end", "gap", "evicted")
 
 
 def refused(tables: Tables) -> list[Finding]:
-    """Return the publishes that were refused: answered with a nack, or of streams with an error."""
+    """Return the publishes that were refused: answered with a nack, a reject or an error."""
     found = groups.query(
         tables,
         "confirms",
@@ -27,8 +27,8 @@ def refused(tables: Tables) -> list[Finding]:
     who = _who(tables, found)
     made = []
     for g in found:
-        is_stream = g.first["protocol"] == "rabbitmq-stream"
-        why = code_name(g.first["reply_code"], "rabbitmq-stream") if is_stream else "nack"
+        protocol = g.first["protocol"] or "amqp-0-9-1"
+        why = "nack" if protocol == "amqp-0-9-1" else code_name(g.first["reply_code"], protocol)
         made.append(
             Finding(
                 "error",
@@ -37,9 +37,9 @@ def refused(tables: Tables) -> list[Finding]:
                 g.first["confirm_packet"],
                 g.first["confirm_capture"],
                 g.first["confirm_ts_ns"],
-                filters.of_packet(g.first["confirm_packet"], who.port(g.first["connection_id"]))
-                if is_stream
-                else filters.of_method("basic.nack", [who.port(c) for c in g.connections]),
+                filters.of_method("basic.nack", [who.port(c) for c in g.connections])
+                if protocol == "amqp-0-9-1"
+                else filters.of_packet(g.first["confirm_packet"], who.port(g.first["connection_id"])),
             )
         )
     return made

@@ -91,6 +91,9 @@ class Dissector:
             compiled, self.options.bodies, self.options.handshakes, self.accounting, self.connections.record,
             self.connections.used, {own.name: own} if own else {},
         )  # fmt: skip
+        self.reached = context.reached
+        self._reported: set[str] = set()
+        """Limits of the process that were reached, and those of them that were reported."""
         self.detector = Detector(context, self.options.ports, brokers)
         self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
@@ -197,6 +200,8 @@ class Dissector:
             yield from self._speak(self._opened(self.tls.look(None, buffer), buffer), buffer)
             if weigh and self.accounting.total > limits.REMEMBERED:
                 yield from self._lighten(segments, buffer)
+            if self.reached:
+                self._report_limits(segments)
         self.retain(buffer)
 
     def last_work(self, end_ns: int | None = None) -> Iterator[Work]:
@@ -247,8 +252,14 @@ class Dissector:
         text = (
             f"more than {limits.REMEMBERED} bytes of open connections were retained: {len(slots)} connections evicted"
         )
-        capture, packet, ts = (int(column[-1]) for column in (segments.capture, segments.packet, segments.ts_ns))
-        self.tcp.evicted.append((capture, packet, ts, text))
+        self.tcp.evicted.append((*_last(segments), text))
+
+    def _report_limits(self, segments: SegmentBatch) -> None:
+        """Report limits of the process that were reached, each once, at the last of these segments."""
+        for text in sorted(self.reached - self._reported):
+            self.tcp.evicted.append((*_last(segments), text))
+        self._reported |= self.reached
+        self.reached.clear()
 
     def resume(self, buffer: Buffer) -> Buffer:
         """Append what was retained to a buffer."""
@@ -427,3 +438,8 @@ class Dissector:
         if end is not None:
             rows = rows.filter(pc.fill_null(pc.less(rows.column(first), end), True))
         return [(table, rows)] if rows.num_rows else []
+
+
+def _last(segments: SegmentBatch) -> tuple[int, int, int]:
+    """Return capture, packet and time of the last segment."""
+    return int(segments.capture[-1]), int(segments.packet[-1]), int(segments.ts_ns[-1])

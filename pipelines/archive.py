@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope.dissector.capture.sources import Source, total_size
@@ -26,9 +28,13 @@ from amqpscope.dissector.parallel.blocks import Block, Seated, cut
 from amqpscope.dissector.parallel.survey import Survey, chains, survey, surveyed
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.pipelines import session
-from amqpscope.pipelines.engine import Advance, quiet
+from amqpscope.pipelines import here, on_spark, session
+from amqpscope.pipelines.engine import Advance, Engine, quiet
+from amqpscope.pipelines.preparing import PACKET
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED
 from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, run, watched
+from amqpscope.pipelines.walks.events import decoded
+from amqpscope.pipelines.walks.walk import schema
 
 BLOCKS = "part int, key long, capture int, number int, segments binary, secrets binary"
 """What `parallel.blocks.Block` holds."""
@@ -36,6 +42,9 @@ SMALL = 8 << 20
 """Bytes of captures below which little planning pays."""
 TASK = 128 << 20
 """Bytes of captures that a task dissects, about."""
+ROOM = 256 << 20
+"""Bytes of rows that wait in memory for the walks of a task; more go to files."""
+CONNECTIONS = "connections"
 AT_A_TIME = 8
 """Blocks that go to Python at a time."""
 SETTINGS = {
@@ -70,10 +79,32 @@ class Job(NamedTuple):
     form: Form
 
 
+class Ready(NamedTuple):
+    """Captures after the light pass, and what their dissectors need to know."""
+
+    surveys: list[Survey]
+    read: list[list[Seated]]
+    known: Archive
+    compiled: bool
+
+    @property
+    def times(self) -> dict[str, int | None]:
+        """The range of time that is wanted, for notes."""
+        return {"from_ns": self.known.options.from_ns, "to_ns": self.known.options.to_ns}
+
+    def made(self, rows: Mapping[str, int]) -> Made:
+        """Return what a job did that wrote these rows."""
+        return Made(rows, [each.source for each in self.surveys])
+
+
+Range = Callable[[int], Options]
+"""Returns the options, given the time of the first packet (ns)."""
+
+
 def dissect_captures(
     sources: Sequence[Source],
     output: Path,
-    options: Callable[[int], Options],
+    options: Range,
     note: Mapping[str, object],
     master: str,
     form: Form = PARQUET,
@@ -85,7 +116,7 @@ def dissect_captures(
     Args:
         sources: `capture.sources.named`; tasks see them and `output` under the same paths.
         output: folder for the tables.
-        options: returns the options, given the time of the first packet (ns).
+        options: of the dissection.
         note: the note that is written there.
         master: the URL of Spark's master.
         form: the format of part files.
@@ -98,47 +129,104 @@ def dissect_captures(
         SessionError: Spark does not start.
         SparkError: a task failed repeatedly.
     """
+    folder = output.absolute()
+
+    def job(spark: SparkSession, ready: Ready) -> Made:
+        with _output(folder, schemas(ready.known.options.protocol), {**note, **ready.times}, form) as made:
+            made.add(partial(list, rows_of_captures(ready.surveys, ready.known)))
+            tasks = Job(str(folder / HIDDEN), ready.known, ready.compiled, form)
+            for files in collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)).values():
+                for file in files:
+                    made.adopt(file)
+        return ready.made(made.rows)
+
+    return _run(job, sources, options, master, advance, settings)
+
+
+def analyze_captures(
+    sources: Sequence[Source],
+    output: Path,
+    options: Range,
+    note: Mapping[str, object],
+    master: str,
+    window_ns: int = HOUR_NS,
+    advance: Advance = quiet,
+    **settings: str,
+) -> Made:
+    """Write the statistics of captures, on Spark: rows go straight into the walks, in the task that dissects them.
+
+    Args:
+        sources: as for `dissect_captures`, as all arguments but these.
+        output: folder for the statistics.
+        options: of the dissection.
+        note: the note that is written there.
+        master: the URL of Spark's master.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
+        settings: of the session.
+
+    Raises:
+        CaptureError: a file that the user named, or every file, cannot be read.
+        OutputError: a table cannot be written.
+        SessionError: Spark does not start.
+        SparkError: a task failed repeatedly.
+    """
+    folder = output.absolute()
+
+    def job(spark: SparkSession, ready: Ready) -> Made:
+        cut = tuple(each.source.name for each in ready.surveys if 0 < each.snap_length < PACKET)
+        tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
+        engine = Engine(ready.compiled, window_ns)
+        with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
+            walking = partial(analyze_part, tasks, ready.known)
+            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN))
+            for file in found.get(CONNECTIONS, ()):
+                engine.failures.add(pq.read_table(file.file))
+            on_spark.conclude(spark, engine, made, found, tasks)
+        return ready.made(made.rows)
+
+    return _run(job, sources, options, master, advance, settings)
+
+
+def _run(
+    job: Callable[[SparkSession, Ready], Made],
+    sources: Sequence[Source],
+    options: Range,
+    master: str,
+    advance: Advance,
+    settings: Mapping[str, str],
+) -> Made:
+    """Start Spark, survey the captures, and run a job over them."""
+    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
 
     def work() -> Made:
         spark = begin()
         with watched(spark, advance):
-            return _dissect(spark, found, output.absolute(), options, note, form)
+            compiled = prepared(spark, found)
+            surveys = surveyed(found, partial(survey_all, spark, compiled))
+            read = chains(surveys)
+            begin_ns = min(each.source.begin for chain in read for each in chain)
+            return job(spark, Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled))
 
-    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     with session.running(master, small=(total_size(found) or 0) < SMALL, **SETTINGS, **settings) as begin:
         advance("starting Spark", 0, 0)
         return interruptible(work)
 
 
-def _dissect(
-    spark: SparkSession,
-    sources: Sequence[Source],
-    folder: Path,
-    options: Callable[[int], Options],
-    note: Mapping[str, object],
-    form: Form,
-) -> Made:
-    compiled = prepared(spark, sources)
-    surveys = surveyed(sources, partial(survey_all, spark, compiled))
-    read = chains(surveys)
-    known = archive(surveys, read, options(min(each.source.begin for chain in read for each in chain)))
-    times = {"from_ns": known.options.from_ns, "to_ns": known.options.to_ns}
-    made = Output(str(folder), schemas(known.options.protocol), *form, {**note, **times})
-    hidden = folder / HIDDEN
+@contextmanager
+def _output(
+    folder: Path, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
+) -> Iterator[Output]:
+    """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
+    made = Output(str(folder), wanted, *form, note)
     try:
-        made.add(partial(list, rows_of_captures(surveys, known)))
-        job = Job(str(hidden), known, compiled, form)
-        tasks = segments(spark, read, parts(spark, sources), compiled).mapInArrow(partial(dissect_part, job), WRITTEN)
-        for files in collected(tasks).values():
-            for file in files:
-                made.adopt(file)
+        yield made
         made.finish()
     except BaseException:
         made.abort()
         raise
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-    return Made(made.rows, [each.source for each in surveys])
+        shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -160,11 +248,12 @@ def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Source]]) -
     return run(tasks.collect)
 
 
-def segments(spark: SparkSession, read: Sequence[Sequence[Seated]], parts: int, compiled: bool) -> DataFrame:
+def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
-    cutting = partial(cut_chains, read, parts, compiled)
-    cuts = spark.range(0, len(read), 1, len(read)).mapInArrow(cutting, BLOCKS)
-    return cuts.repartitionById(parts, "part").sortWithinPartitions("key", "capture", "number")
+    count = parts(spark, [each.source for each in ready.surveys])
+    cutting = partial(cut_chains, ready.read, count, ready.compiled)
+    cuts = spark.range(0, len(ready.read), 1, len(ready.read)).mapInArrow(cutting, BLOCKS)
+    return cuts.repartitionById(count, "part").sortWithinPartitions("key", "capture", "number")
 
 
 def cut_chains(
@@ -198,4 +287,27 @@ def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     with Task(job.folder, schemas(job.known.options.protocol), *job.form) as task:
         for work in dissect(blocks_of(batches), job.known, job.compiled):
             task.output.add(work)
+    yield from task.written()
+
+
+def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
+    engine = Engine(job.compiled, job.window_ns)
+    engine.gathered.room = ROOM
+    cut = pa.array(job.cut, pa.string())
+    with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
+        for work in dissect(blocks_of(batches), known, job.compiled):
+            for table, batch in work():
+                rows = pa.Table.from_batches([batch])
+                if table == CONNECTIONS:
+                    task.add([(CONNECTIONS, rows)])
+                stored = engine.prepare(table, rows, cut)
+                if stored is not None:
+                    task.add([(KEYED, decoded(stored.keyed))] if stored.keyed is not None else [])
+                    engine.add(stored._replace(keyed=None))
+        engine.connect({"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns})
+        for events in engine.events():
+            for chain in engine.chains:
+                task.add(chain.feed(events))
+        task.finish(engine.chains)
     yield from task.written()

@@ -11,6 +11,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqpscope.dissector.capture.sources import Source
 
 SHARE = 4
 """Tables that take more than one part in this many of the machine's memory go to Spark."""
@@ -77,11 +81,10 @@ class Analyze:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
-        from amqpscope.errors import Error  # noqa: PLC0415
         from amqpscope.pipelines import here  # noqa: PLC0415
 
         if arguments.master is not None:
-            raise Error("--master is for tables; write them first: amqpscope dissect CAPTURE... -o DIR")
+            return self._archive(arguments)
         sources, options, status = common.sources(arguments)
         with common.progress(sources) as advance, common.watch(sources) as watch:
             compile_kernels(sources)
@@ -90,6 +93,16 @@ class Analyze:
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window)
         say(made, arguments.output)
         common.print_warnings(reading, arguments.tz)
+        return status
+
+    def _archive(self, arguments: argparse.Namespace) -> int:
+        """Analyze captures on Spark."""
+        archive = spark_engine("archive")
+        sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
+        with _progress() as advance:
+            made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
+        status = _skipped(made.sources)
+        say(made.rows, arguments.output)
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
@@ -117,20 +130,33 @@ class Analyze:
 
 def dissect_on_spark(arguments: argparse.Namespace) -> int:
     """Write the tables of captures on Spark: `amqpscope dissect --master`. Return the exit status."""
-    from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     archive = spark_engine("archive")
+    form = archive.Form(arguments.format, arguments.compression)
     with _progress() as advance:
-        made = archive.dissect_captures(
-            named(arguments.captures), Path(arguments.output), partial(common.options, arguments),
-            {"captures": arguments.captures}, arguments.master,
-            archive.Form(arguments.format, arguments.compression), advance,
-        )  # fmt: skip
-    bad = [source for source in made.sources if source.error]
+        made = archive.dissect_captures(*_captures(arguments), arguments.master, form, advance)
+    status = _skipped(made.sources)
+    common.print_written(arguments.output, made.rows)
+    return status
+
+
+def _captures(arguments: argparse.Namespace) -> tuple[object, ...]:
+    """Return the first arguments of jobs over captures: these, the output, the options and the note."""
+    from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+
+    options = partial(common.options, arguments)
+    return named(arguments.captures), Path(arguments.output), options, {"captures": arguments.captures}
+
+
+def _skipped(sources: "list[Source]") -> int:
+    """Report captures that cannot be read on standard error; return the exit status."""
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+
+    bad = [source for source in sources if source.error]
     for source in bad:
         common.print_skipped(f"{source.given}: {source.error}")
-    common.print_written(arguments.output, made.rows)
     return 2 if bad else 0
 
 

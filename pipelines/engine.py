@@ -170,7 +170,7 @@ class Engine:
             advance: called with the step, the events done and the events in all.
         """
         self._emit = emit
-        self._connections(note)
+        self.connect(note)
         self._keep_young()
         total, done = self.gathered.rows, 0
         keyed = itertools.chain.from_iterable(
@@ -178,7 +178,7 @@ class Engine:
         )
         with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
             under_way: list[Future[list[Rows]]] = []
-            for batch in itertools.chain.from_iterable(events.batches() for events in self.gathered.sorted()):
+            for batch in self.events():
                 len(batch.matrix)  # computed once for all walks
                 found = [future.result() for future in under_way]
                 under_way = [pool.submit(_fed, each, batch) for each in self.chains]
@@ -191,6 +191,11 @@ class Engine:
                 self._rows(each.finish())
         self._rows(itertools.chain.from_iterable(keyed))
         self.conclude(emit, self._undecided)
+
+    def events(self) -> Iterator[Events]:
+        """Yield all rows as events in order, and remove them; `connect` comes before."""
+        for events in self.gathered.sorted():
+            yield from events.batches()
 
     def _keep_young(self) -> None:
         if self._young:
@@ -227,7 +232,8 @@ class Engine:
                 yield list(walk.feed(rows))
         yield list(walk.finish())
 
-    def _connections(self, note: Mapping[str, Any]) -> None:
+    def connect(self, note: Mapping[str, Any]) -> None:
+        """Store connections, once all rows are there; `note` is that of the dissection."""
         connections, windows = (
             pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
             for name, parts in self._whole.items()

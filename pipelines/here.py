@@ -8,15 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import total_size
-from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import WAITING_WORK, Output
-from amqpscope.dissector.tables.rows import Row
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
@@ -26,6 +24,10 @@ from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
 from amqpscope.pipelines.walks.walk import schema
+
+if TYPE_CHECKING:  # tables are analyzed without the dissector
+    from amqpscope.dissector.reading import Reading
+    from amqpscope.dissector.tables.rows import Row
 
 FIRST = ("connections", "tcp_windows", "anomalies")
 THEN = tuple(name for name in SOURCES if name not in FIRST)
@@ -151,6 +153,8 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
+    from amqpscope.dissector.capture.sources import total_size  # noqa: PLC0415 - see above
+
     engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
     workers = WorkerPool()
     try:

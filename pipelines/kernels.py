@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from amqpscope.dissector.kernels import kernel
@@ -11,14 +10,8 @@ _WALKS = Path(__file__).parent / "walks"
 
 
 def begin(size: int | None) -> bool:
-    """Return whether kernels run compiled for captures of this many bytes (None: unknown).
-
-    A message on standard error announces the first compilation, because it takes a while.
-    """
-    compiled = kernel.worthwhile(size, _WALKS)
-    if compiled and not are_cached():
-        sys.stderr.write("amqpscope: compiling the statistics, once per installation (takes up to a minute)\n")
-    return compiled
+    """Return whether kernels run compiled for captures of this many bytes (None: unknown)."""
+    return kernel.worthwhile(size, _WALKS)
 
 
 def are_cached() -> bool:

@@ -140,7 +140,7 @@ def _analyze(
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
             rows = ordered(tables, partitions(spark, weight))
             found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
-            _conclude(spark, engine, made, found, job)
+            conclude(spark, engine, made, found, job)
         finally:
             shutil.rmtree(hidden, ignore_errors=True)
     return made.rows
@@ -194,7 +194,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
     """Walk over the connections of a task; yield the part files that it wrote (WRITTEN)."""
     walks = chains(job.compiled)
     kept = _kept(walks)
-    with _Task(job, _schemas()) as task:
+    with Task(job, partial_schemas()) as task:
         for batch in batches:
             tables = {
                 source: rows for source, layout in kept.items() if len(rows := union.rows_of(batch, source, layout))
@@ -206,10 +206,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             events = Events.mixed(prepared, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
-        for chain in walks:
-            task.add(chain.finish())
-        task.add(task.latencies.by_connection(task.unfinished))
-        task.add([(LATENCIES, task.latencies.partial())])
+        task.finish(walks)
     yield from task.written()
 
 
@@ -222,7 +219,7 @@ def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table
 # ---- tasks
 
 
-class _Task(tasks.Task):
+class Task(tasks.Task):
     """What one attempt of a task writes: tables of statistics, and partial results."""
 
     def __init__(self, job: Job, schemas: Mapping[str, pa.Schema]) -> None:
@@ -250,6 +247,13 @@ class _Task(tasks.Task):
             else:
                 self._add(name, rows)
 
+    def finish(self, walks: Sequence[Chain]) -> None:
+        """Write the last rows of walks over connections, and what is known of latencies."""
+        for chain in walks:
+            self.add(chain.finish())
+        self.add(self.latencies.by_connection(self.unfinished))
+        self.add([(LATENCIES, self.latencies.partial())])
+
     @property
     def unfinished(self) -> pa.Array:
         """Connections of which walks over keys will yield more rows (int64)."""
@@ -261,7 +265,7 @@ class _Task(tasks.Task):
             here.emitted(self.output, name, rows.cast(self._schemas[name]))
 
 
-def _schemas() -> dict[str, pa.Schema]:
+def partial_schemas() -> dict[str, pa.Schema]:
     """Return the schemas of all that tasks write."""
     found = {name: schema(name) for name in here.tables()}
     found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
@@ -272,7 +276,7 @@ def _schemas() -> dict[str, pa.Schema]:
 # ---- walks over keys, and the end
 
 
-def _conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
+def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
     """Move part files into place, and finish what needs rows of all connections."""
     for each in OVER_KEYS:
         files = found.get(each.of, [])
@@ -303,7 +307,7 @@ def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[
     """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
     over = next(each for each in OVER_KEYS if each.of == of)
     walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
-    with _Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
+    with Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
         for batch in batches:
             task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
         task.add(walk.finish())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +18,7 @@ from amqpscope.pipelines import kernels
 def compile_kernels(folder: Path) -> None:
     """Fill an empty cache with the kernels that the tables in a folder need."""
     if not kernels.are_cached():
-        # Whatever fails here fails in tasks again, and is reported there.
-        command = [sys.executable, "-m", __name__, str(folder)]
-        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)  # noqa: S603
+        subprocess.run([sys.executable, "-m", __name__, str(folder)], check=False)  # noqa: S603
 
 
 def main(folder: Path) -> None:
@@ -37,4 +36,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with suppress(Exception, KeyboardInterrupt):  # what goes wrong does so in tasks again, and is reported there
+        main(Path(sys.argv[1]))

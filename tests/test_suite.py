@@ -58,9 +58,9 @@ def test_no_test_returns_early() -> None:
 
 def test_every_test_is_in_one_part() -> None:
     """Whatever its marks."""
-    assert len(PARTS) == 4
-    for marks in itertools.product([False, True], repeat=3):
-        names = dict(zip(("compiled", "spark", "oracles"), marks, strict=True))
+    assert len(PARTS) == 5
+    for marks in itertools.product([False, True], repeat=4):
+        names = dict(zip(("compiled", "spark", "oracles", "wheel"), marks, strict=True))
         assert sum(eval(part, names.copy()) for part in PARTS) == 1, names
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from platform import machine
@@ -31,12 +31,8 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A kernel, and arguments of the types it is compiled for."""
 
 ROOT = Path(__file__).parents[1]
-CAPTURES = (
-    "amqp10_handshakes.pcap", "any_sll.pcap", "begun_before.pcap", "demo.pcap", "failed_handshakes.pcap",
-    "qpid_multi_session.pcap", "qpid_topology.pcap", "seen_twice.pcapng", "stream_calls.pcap", "stream_chunks.pcap",
-    "stream_errors.pcap", "tls_secrets.pcapng", "topology.pcap",
-)  # fmt: skip
-"""Recordings that need all kernels but those in `tools.rare`."""
+CAPTURES = ROOT / "tests" / "captures"
+"""Recordings of all protocols. They need all kernels but those in `tools.rare`."""
 LEVELS = {"x86_64": ("x86-64-v2", "x86-64-v3"), "aarch64": ("generic",)}
 """Kinds of processors, as LLVM and GCC call them, by machine."""
 PROCESSES = 2
@@ -44,30 +40,35 @@ PROCESSES = 2
 
 def main(folder: Path | None) -> None:
     """Compile what is not cached, and link it for a wheel."""
-    with interpreted() as calls:
-        record()
-    wanted = [*calls.values(), *rare(calls.values())]
+    calls = wanted()
     if folder is None:
-        compile_all(wanted, [None])
+        compile_all(calls, [None])
         for each in (None, ROOT / "pipelines" / "walks"):
             kernel.note_complete(each)
         return
-    levels = LEVELS.get(machine(), ())
-    compile_all(wanted, levels)
+    levels = LEVELS.get(machine(), ()) if sys.platform == "linux" else ()
+    compile_all(calls, levels)
     for level in levels:
-        link(wanted, level, folder / f"{level}.so")
+        link(calls, level, folder / f"{level}.so")
+
+
+def wanted() -> list[Call]:
+    """Return all kernels to compile."""
+    with interpreted() as calls:
+        record()
+    return [*calls.values(), *rare(calls.values())]
 
 
 # ------------------------------------------------------------------------------------------------------------ recording
 
 
 @contextmanager
-def interpreted() -> Iterator[dict[Any, Call]]:
-    """Interpret what would be compiled; yield those kernels, with arguments of the same types."""
-    calls: dict[Any, Call] = {}
+def interpreted() -> Iterator[dict[str, Call]]:
+    """Interpret what would be compiled; yield those kernels by symbol, with arguments of the same types."""
+    calls: dict[str, Call] = {}
 
     def made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        calls.setdefault(key, (key[0], tuple(map(like, arguments))))
+        calls.setdefault(kernel.symbol(key[0], arguments), (key[0], like(arguments)))
         return lambda _, given, __: kernel.call(key[0], False, *given)
 
     others = {"_made_ready": made_ready, "is_cached": lambda folder=None: True, "COMPILE_ABOVE": 0}
@@ -81,8 +82,8 @@ def interpreted() -> Iterator[dict[Any, Call]]:
 
 def record() -> None:
     """Dissect and analyze the recordings."""
-    for name in CAPTURES:
-        reading = Reading(find([str(ROOT / "tests" / "captures" / name)]), compiled=True)
+    for path in sorted(CAPTURES.glob("*.pcap*")):
+        reading = Reading(find([str(path)]), compiled=True)
         engine = here.gather(reading)
         here.finish(engine, reading, lambda *_: None)
 
@@ -93,16 +94,17 @@ def like(argument: Any) -> Any:
         return argument._make(map(like, argument)) if hasattr(argument, "_make") else tuple(map(like, argument))
     if not isinstance(argument, np.ndarray):
         return argument
-    made = np.empty((2,) * argument.ndim, argument.dtype)
-    if argument.flags.f_contiguous and argument.ndim > 1:
+    made = np.empty((4,) * argument.ndim, argument.dtype)
+    if argument.flags.f_contiguous and not argument.flags.c_contiguous:
         made = made.T
     elif not argument.flags.c_contiguous:
-        made = np.empty((4,) * argument.ndim, argument.dtype)[(slice(None, None, 2),) * argument.ndim]
+        made = made[(slice(None, None, 2),) * argument.ndim]
     made.flags.writeable = argument.flags.writeable
+    assert kernel._kind(made) == kernel._kind(argument)
     return made
 
 
-def rare(calls: Sequence[Call]) -> Iterator[Call]:
+def rare(calls: Iterable[Call]) -> Iterator[Call]:
     """Yield the kernels of `RARE`; groups are taken from the recorded ones."""
     groups: dict[type, Any] = {}
 
@@ -121,14 +123,14 @@ def rare(calls: Sequence[Call]) -> Iterator[Call]:
 # ------------------------------------------------------------------------------------------------------------ compiling
 
 
-def compile_all(wanted: Sequence[Call], levels: Sequence[str | None]) -> None:
+def compile_all(calls: Sequence[Call], levels: Sequence[str | None]) -> None:
     """Compile kernels that are not cached, in processes of their own, and say how far this is."""
-    todo = [i for i, call in enumerate(wanted) if not all(cached(call, level) for level in levels)]
+    todo = [i for i, call in enumerate(calls) if not all(cached(call, level) for level in levels)]
     if not todo:
         return
     # They know the functions, which have no names to be found by: some are made by `specialize`.
     context = multiprocessing.get_context("fork")
-    with context.Pool(PROCESSES, initializer=_begin, initargs=(wanted, levels)) as pool:
+    with context.Pool(PROCESSES, initializer=_begin, initargs=(calls, levels)) as pool:
         peak = 0
         for done, (name, used) in enumerate(pool.imap_unordered(_compile, todo), 1):
             peak = max(peak, used)
@@ -149,8 +151,8 @@ def _begin(*work: Any) -> None:
 def _compile(number: int) -> tuple[str, int]:
     from amqpscope.dissector.kernels import compiling  # noqa: PLC0415 - in these processes only
 
-    wanted, levels = _work
-    function, arguments = wanted[number]
+    calls, levels = _work
+    function, arguments = calls[number]
     processors = [processor(level) for level in levels]
     made = compiling.compiled(function, arguments, kernel.symbol(function, arguments), processors)
     for each, code in zip(processors, made, strict=True):
@@ -172,14 +174,14 @@ def cached(call: Call, level: str | None) -> Any:
     return Code.read(kernel.kept(kernel.file_of(*call, processor(level))))
 
 
-def link(wanted: Sequence[Call], level: str, target: Path) -> None:
+def link(calls: Sequence[Call], level: str, target: Path) -> None:
     """Write a shared library with these kernels."""
     target.parent.mkdir(parents=True, exist_ok=True)
     compiler = os.environ.get("CC", "cc")
     options = ["-shared", "-fPIC", "-O2", "-s", f'-DLEVEL="{level}"', f"-I{sysconfig.get_path('include')}"]
     with tempfile.TemporaryDirectory() as folder:
-        objects = [Path(folder, f"{number}.o") for number in range(len(wanted))]
-        for call, file in zip(wanted, objects, strict=True):
+        objects = [Path(folder, f"{number}.o") for number in range(len(calls))]
+        for call, file in zip(calls, objects, strict=True):
             file.write_bytes(cached(call, level).data)
         command = [compiler, *options, "-o", target, Path(__file__).with_name("helpers.c"), *objects]
         subprocess.run(list(map(str, command)), check=True)  # noqa: S603

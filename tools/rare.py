@@ -1,4 +1,4 @@
-"""Kernels that no small recording needs: at limits, after damage, for large values.
+"""Kernels that no recording needs: at limits, after damage, for large values, in several processes.
 
 A type stands for a group of arrays, as other kernels take it.
 """
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
+from amqpscope.dissector.packets.segments import SegmentBatch
+from amqpscope.dissector.parallel.flows import choose, pack
 from amqpscope.dissector.protocols.amqp010 import boundary as boundary010
 from amqpscope.dissector.protocols.amqp091.boundary import frame_follows
 from amqpscope.dissector.protocols.amqp091.content import evict_contents
@@ -20,11 +22,13 @@ from amqpscope.dissector.tcp.endings import evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
-from amqpscope.pipelines.walks import noting, publishing_ids, transits
+from amqpscope.pipelines.walks import ledger, noting, publishing_ids, transits
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
 ROWS, LANES = np.empty((2, 2), np.int64), np.empty((2, 2), np.uint64)
 RARE: list[tuple[Any, tuple[Any, ...]]] = [
+    (choose, (SegmentBatch, 0, INTS)),
+    (pack, (BYTES, INTS, INTS, BYTES)),
     (evict, (Flows, Results, 0)),
     (relieve, (Flows, Results)),
     (rebuild, (Flows,)),
@@ -39,6 +43,7 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (hash_begin, (LANES, 0)),
     (hash_feed, (LANES, BYTES, 0, BYTES, 0, 0)),
     (hash_end, (LANES, BYTES, 0)),
+    (ledger._rebuild, (ROWS, INTS, INTS, 0)),
     (noting.fold, (ROWS, 0, ROWS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),
     (transits.fill, (ROWS, ROWS)),

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Iterator
 
 from amqpscope.dissector.cli import options
-from amqpscope.dissector.cli.program import PROGRAM
+from amqpscope.dissector.cli.command import PROGRAM
 
 BASH = """\
 _{program}() {{

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import metadata, version
 
 from amqpscope.dissector.cli import options
-from amqpscope.dissector.cli.program import PROGRAM, STATUSES, Command
+from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
 
 
 def page(parser: argparse.ArgumentParser, known: Mapping[str, Command]) -> str:

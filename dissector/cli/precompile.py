@@ -6,6 +6,7 @@ kernels that they need are compiled, and stores them in the cache.
 
 import subprocess
 import sys
+from contextlib import suppress
 
 from amqpscope.dissector.capture.sources import Source, total_size
 from amqpscope.dissector.kernels import kernel
@@ -17,14 +18,17 @@ CAPTURES = 8
 
 
 def compile_kernels(sources: list[Source]) -> None:
-    """Fill an empty cache and report it, because it takes a while; does nothing without a file to read."""
-    if kernel.is_cached() or not kernel.worthwhile(total_size(sources)):
+    """Fill an empty cache, if that pays; does nothing without a file to read. Report kernels that stay interpreted."""
+    size = total_size(sources)
+    if kernel.is_cached():
+        return
+    if not kernel.worthwhile(size):
+        if (size or 0) >= kernel.COMPILE_COLD_ABOVE:
+            sys.stderr.write("amqpscope: no compiled kernels, so this is slow: pip install 'amqpscope[compile]'\n")
         return
     paths = [source.path for source in sources[:CAPTURES] if source.size and isinstance(source.path, str)]
     if paths:
-        sys.stderr.write("amqpscope: compiling the kernels, once for this installation (about a minute)\n")
-        # An error there occurs here again, and is reported here.
-        subprocess.run([sys.executable, "-m", __name__, *paths], check=False, stderr=subprocess.DEVNULL)  # noqa: S603
+        subprocess.run([sys.executable, "-m", __name__, *paths], check=False)  # noqa: S603
 
 
 def main(paths: list[str]) -> None:
@@ -42,4 +46,5 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with suppress(Exception, KeyboardInterrupt):  # what goes wrong does so again where it is reported
+        main(sys.argv[1:])

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from amqpscope.dissector.cli import options
+from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
 from amqpscope.errors import Error, installing, reason
 
-PROGRAM = "amqpscope"
 GROUP = "amqpscope.commands"
 SHELLS = ("bash", "zsh", "fish")
 """Shells that commands and options can be completed in."""
@@ -29,31 +29,6 @@ COLLECT_AT = 100_000
 
 is_running = False
 """Whether this process is the program, not a library user's."""
-
-
-class Command(Protocol):
-    """A command that a package brings; `examples` are command lines without the program's name, and what they do."""
-
-    name: str
-    help: str
-    requires: tuple[str, ...]
-    extra: str | None
-    examples: tuple[tuple[str, str], ...]
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare options and arguments."""
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Run the command and return the exit status."""
-
-
-STATUSES = {
-    0: "fine",
-    1: "findings, where --fail-on asks for them",
-    2: "wrong usage, unreadable input, or no room for output; a line says what and where",
-    130: "interrupted (Ctrl-C)",
-}
-"""Exit statuses of all commands."""
 
 
 def commands(wanted: str | None = None) -> dict[str, Command]:

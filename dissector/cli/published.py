@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from amqpscope.dissector.cli import json_schema, manual, program
+from amqpscope.dissector.cli.command import PROGRAM
 from amqpscope.dissector.handshakes.listing import VERSION
 from amqpscope.spec.reference import PAGE, publish
 
@@ -17,7 +18,7 @@ def files() -> dict[str, str]:
     """Return the texts of the files, by name."""
     known = program.commands()
     schemas = {f"{name}-{VERSION}.schema.json": json_schema.text(name) for name in json_schema.SCHEMAS}
-    return {f"{program.PROGRAM}.1": manual.page(program.parser(known), known)} | schemas
+    return {f"{PROGRAM}.1": manual.page(program.parser(known), known)} | schemas
 
 
 def main(arguments: list[str] | None = None) -> int:

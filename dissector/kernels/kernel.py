@@ -21,8 +21,9 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeGuard, TypeVar, cast
@@ -41,8 +42,8 @@ _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
 """Compiled kernels as `machine_code.ENTRY`, by function and the types of its arguments."""
 _not_kept: set[tuple[Any, ...]] = set()
 """Keys of compiled kernels whose machine code could not be taken: numba runs them, in this process alone."""
-_announced: list[str] = []
-"""Kernels whose compilation was told."""
+_count = 0
+"""Kernels that were compiled in this process."""
 _compiling = RLock()
 
 FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
@@ -58,7 +59,7 @@ OF_TYPES = C_ORDER | F_ORDER | 0x100 | 0x400
 COMPILE_ABOVE = 1 << 18
 """Bytes of input above which loading cached compiled kernels (0.1 s) pays."""
 COMPILE_COLD_ABOVE = 8 << 20
-"""Bytes of input above which compiling kernels for the first time (most of a minute) pays."""
+"""Bytes of input above which compiling kernels for the first time (about a minute) pays."""
 
 
 def kernel(function: F) -> F:
@@ -128,12 +129,26 @@ def worthwhile(size: int | None, folder: Path | None = None) -> bool:
     """Return whether compiled kernels, also those of a folder, pay for input of this size (None: unknown)."""
     if size is None:
         return is_cached(folder)  # a pipe may bring a few packets only: nothing is compiled for it
-    return size >= COMPILE_COLD_ABOVE or (size >= COMPILE_ABOVE and is_cached(folder))
+    return (size >= COMPILE_ABOVE and is_cached(folder)) or (size >= COMPILE_COLD_ABOVE and can_compile())
 
 
 def is_cached(folder: Path | None = None) -> bool:
-    """Return whether an earlier, complete run cached its compiled kernels, also those of the modules in a folder."""
-    return _exists(_marker(folder))
+    """Return whether compiled kernels are there, also those of the modules in a folder.
+
+    They came with the package, or an earlier, complete run cached them.
+    """
+    return _are_packaged() or (can_compile() and _exists(_marker(folder)))
+
+
+def can_compile() -> bool:
+    """Return whether the compiler is installed, which cached kernels need as well."""
+    return find_spec("numba") is not None
+
+
+def _are_packaged() -> bool:
+    from amqpscope.dissector.kernels import library  # noqa: PLC0415 - interpreted kernels do not need it
+
+    return library.opened() is not None
 
 
 def note_run(folder: Path | None = None) -> None:
@@ -156,7 +171,7 @@ def _made_ready(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..
 
 
 def _from_package(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    from amqpscope.dissector.kernels import library  # noqa: PLC0415 - interpreted kernels do not need it
+    from amqpscope.dissector.kernels import library  # noqa: PLC0415
 
     return library.load(symbol(function, arguments)) if library.opened() else None
 
@@ -177,7 +192,6 @@ def _made(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any
     this process alone; without numba, it is interpreted.
     """
     function = key[0]
-    _announce(function.__name__)
     try:
         from amqpscope.dissector.kernels import compiling  # noqa: PLC0415
         from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
@@ -187,7 +201,8 @@ def _made(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any
     if compiling.IS_OFF:
         return compiling.called_by_numba(function)
     try:
-        (code,) = compiling.compiled(function, arguments, symbol(function, arguments), [host()])
+        with _announced(function.__name__):
+            (code,) = compiling.compiled(function, arguments, symbol(function, arguments), [host()])
         if ready := code.load():
             keep(file_of(function, arguments, host()), code.written())
             return ready
@@ -207,16 +222,20 @@ def _fall_back(key: tuple[Any, ...], reason: str) -> None:
     warnings.warn(f"kernel {key[0].__name__}: {reason}", FallbackWarning, stacklevel=2)
 
 
-def _announce(name: str) -> None:
+@contextlib.contextmanager
+def _announced(name: str) -> Iterator[None]:
     """Tell on standard error that a kernel is compiled, so that nobody waits without knowing why."""
-    if sys.stderr is None or not (sys.stderr.isatty() or not _announced):
-        return
-    _announced.append(name)
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[Kamqpscope: compiling kernels, once for this processor: {len(_announced)}, {name} ")
-    else:
+    global _count  # noqa: PLW0603
+    _count += 1
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if is_terminal:
+        sys.stderr.write(f"\ramqpscope: compiling kernels, once for this processor: {_count}, {name} ")
+        sys.stderr.flush()
+    elif _count == 1 and sys.stderr is not None:
         sys.stderr.write("amqpscope: compiling kernels, once for this processor (about a minute for all)\n")
-    sys.stderr.flush()
+    yield
+    if is_terminal:
+        sys.stderr.write("\r\033[K")
 
 
 def symbol(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:

@@ -5,10 +5,12 @@ bytes, depends on the packets alone, not on the size of batches. The same holds 
 two exceptions that are processed batch by batch: the first bytes of a connection, until its protocol is known, and the
 content of TLS. `By batch` marks a limit that applies to one batch, or to these exceptions.
 
-Limits over all connections protect the process: when one is reached, rows depend on which connections the process has.
-`CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`, `WAITING_BYTES` of segments and `REMEMBERED` then report it in a row of
-`anomalies` (`limit-reached`) without a connection; `FRAGMENTS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
-connection that reached them.
+Limits over all connections protect the process: when one is reached, rows depend on which connections it has. Each
+then reports it in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`,
+`WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection; `FRAGMENTS`,
+`CHANNELS`, `CONTENTS`, `BODIES`, `UNPACKED`, `RECORDS` and `TLS_HELD_ALL` at the frame or connection that reached them;
+`FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones (`ip-fragment`). All others are limits of a
+connection, or of a frame.
 """
 
 CONNECTIONS = 131_072

@@ -40,7 +40,7 @@ class Processor(NamedTuple):
         _introduce()
         target = llvm.Target.from_default_triple()
         if self.is_shared:
-            return target.create_target_machine(self.cpu, self.features, opt=3, reloc="pic")
+            return target.create_target_machine(self.cpu, self.features, 3, "pic", "small")
         # What is loaded may lie anywhere; on x86, LLVM's loader handles static code only.
         reloc = "static" if target.name.startswith("x86") else "default"
         return target.create_target_machine(self.cpu, self.features, 3, reloc, "jitdefault", jit=True)

@@ -7,7 +7,7 @@ A protocol is one of the `PROTOCOLS` in a module of its folder; of a plug-in, an
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -53,6 +53,7 @@ class Context:
         record: the record of a connection, by slot.
         used: whose first use was seen.
         documents: specifications that stand for our own, by the protocol's name.
+        reached: messages about limits of the process that were reached; stages add them.
     """
 
     compiled: bool
@@ -62,6 +63,7 @@ class Context:
     record: Callable[[int], ConnectionRecord]
     used: FirstUses
     documents: dict[str, Specification]
+    reached: set[str] = field(default_factory=set)
 
     def specification(self, name: str) -> Specification:
         """Return the specification of a protocol: the user's, or our own."""

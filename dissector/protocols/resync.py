@@ -139,10 +139,13 @@ def search(walk: Walk, row: int, own: Own) -> int:
     is_claimed = claimed >= END_BYTES
     window = 2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST
     window = min(max(window, claimed + HEAD_ROOM), limits.RESYNC)
+    crowded = cursor[Cursor.HELD] > limits.WAITING_BYTES
+    if crowded:
+        cursor[Cursor.CROWDED] = 1
     full = (
         parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
         or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS
-        or cursor[Cursor.HELD] > limits.WAITING_BYTES
+        or crowded
     )
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
@@ -13,7 +14,12 @@ from amqpscope.dissector.protocols import moving
 from amqpscope.dissector.protocols.framing import Framing
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Faults, Made
-from amqpscope.dissector.protocols.state import SEARCH
+from amqpscope.dissector.protocols.state import SEARCH, Cursor
+
+CROWDED = (
+    f"more than {limits.WAITING_BYTES} bytes, or {limits.FRAGMENTS} segments, were searched for the next frame: "
+    "further frames after a gap may be missing"
+)
 
 
 class FramedStage:
@@ -32,6 +38,7 @@ class FramedStage:
         self, context: Context, walk_chunks: Callable[..., None], frames: Ints, aside: Ints, codes: tuple[str, ...],
         ends: tuple[int, int],
     ) -> None:  # fmt: skip
+        self.context = context
         self.compiled = context.compiled
         self.walk_chunks = walk_chunks
         self.frames, self.aside = frames, aside
@@ -56,6 +63,8 @@ class FramedStage:
     def feed(self, chunks: Ints, count: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Walk the first `count` chunks. Frames come out before the messages that they complete."""
         for _ in self.framing.rounds(chunks, count, buffer, self.walk_chunks, facts, self.own):
+            if self.framing.cursor[Cursor.CROWDED]:
+                self.context.reached.add(CROWDED)
             if self.framing.new_faults.shape[1]:
                 yield self.faults(self.framing.new_faults.copy())
             frames, aside = self.framing.found

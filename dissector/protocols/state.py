@@ -129,6 +129,14 @@ class Channel(Matrix):
     NEXT = column("next channel of the connection; -1: none", empty=-1)
 
 
+class Announced(Matrix):
+    """Directions: the content that is announced there, whose rest is Parser.REST."""
+
+    CHANNEL = column("its channel")
+    BODY = column("bytes of its last body frame")
+    PASSED = column("bytes of it that are known to be among those skipped in a search")
+
+
 class Body(Matrix):
     """What contents under way have of their bodies; protocols add columns of their own."""
 
@@ -180,6 +188,7 @@ class Cursor(Matrix):
     ARENA = column("where the arena after the batch's bytes is free")
     CHAINED = column("bytes in all fragments")
     HELD = column("bytes in all chunks that are held back")
+    CROWDED = column("1: they were too many, or too many chunks, for a search to go on")
     COUNT = column("chunks")
 
 

@@ -309,6 +309,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         if walk.free_held[0] == 0:
             if walk.held.shape[0] < limits.FRAGMENTS:
                 break
+            cursor[Cursor.CROWDED] = 1
             if parsers[2 * slot, Parser.QUEUE] >= 0:
                 parsers[2 * slot, Parser.OVER] = 1
                 cursor[Cursor.REPLAY] = slot

@@ -58,23 +58,15 @@ WITH_STATISTICS = (
 """Columns by which readers skip row groups; statistics of all others would cost a tenth of the writing time."""
 
 RISING = frozenset(
-    (
-        "frame_no",
-        "first_frame_no",
-        "packet",
-        "first_packet",
-        "ts_ns",
-        "first_ts_ns",
-        "ts",
-        "publish_seq",
-        "delivery_tag",
-        "offset",
-        "chunk_id",
-    )
+    ("frame_no", "packet", "first_packet", "ts_ns", "ts", "publish_seq", "delivery_tag", "offset", "chunk_id")
 )
-"""Columns that mostly grow: written as differences they take half the space, and less time to compress."""
+RISING_ENDS = ("_ts_ns", "_frame_no")
+"""Columns that mostly grow, by name and by end of name: written as differences they take half the space, and less time
+to compress."""
 SIZES = frozenset(("size", "body_size", "record_size"))
 """Columns that vary little: as differences they take half the space and two thirds of the time."""
+REPEATED = frozenset(("bucket", "low_ns", "high_ns", "count"))
+"""Numbers with few distinct values: as dictionaries they take a third of the space and half the time."""
 
 
 class OutputError(Error):
@@ -259,14 +251,16 @@ class _Table:
         if self._writer is None:
             self._temporary = self.folder / f".part-{len(self.made):05d}.{self.form}.writing"
             if self.form == "parquet":
-                texts = [f.name for f in self.schema if pa.types.is_string(f.type)]
+                encoded = [f.name for f in self.schema if pa.types.is_string(f.type) or f.name in REPEATED]
+                numbers = [f.name for f in self.schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)]
+                rising = [name for name in numbers if name in RISING | SIZES or name.endswith(RISING_ENDS)]
                 self._writer = pq.ParquetWriter(
                     self._temporary,
                     self.schema,
                     compression=self.compression,
-                    use_dictionary=texts,
+                    use_dictionary=encoded,
                     write_statistics=[name for name in WITH_STATISTICS if name in self.schema.names],
-                    column_encoding=dict.fromkeys((RISING | SIZES) & set(self.schema.names), "DELTA_BINARY_PACKED"),
+                    column_encoding=dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
                     write_batch_size=WRITTEN_ROWS,
                 )
             else:

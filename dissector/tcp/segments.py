@@ -141,10 +141,12 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
     is_answer = batch.flags[i] & ACK != 0
     opener = 1 - side if is_answer else side
     isn = (batch.ack[i] - 1) & 0xFFFFFFFF if is_answer else batch.seq[i]
+    if is_answer and facts[slot, Facts.SYN] & 2 == 0 and closed(conn, slot) == 0:
+        return False
     if facts[slot, Facts.SYN] != 0:
         if facts[slot, Facts.OPENER] != opener or conn[slot, Conn.ISN] == isn:
             return False
-    elif (is_answer and closed(conn, slot) == 0) or (not is_answer and begins(batch, i, flows, slot, side)):
+    elif not is_answer and begins(batch, i, flows, slot, side):
         return False
     # Another capture point may see the next connection before ours sees the end of this one.
     here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0

@@ -69,7 +69,7 @@ class Tls:
         """Problems with secrets, each with the index of its capture, since the caller last emptied the list."""
         self.sealed = 0
         """Number of ended connections with encrypted records of which none was decrypted."""
-        self.lacks = self.full = False
+        self.lacks = self.full = self.tired = False
         """Problems already reported: the decryption library is missing; more secrets came than are kept."""
 
     def begin(self, slot: int, begun: bool, capacity: int) -> Shown:
@@ -169,10 +169,6 @@ class Tls:
         over = set() if slots is None else self.stuck.intersection(slots.tolist())
         if over or (self.stuck and slots is None):
             self.keylog.look()
-            if self.keylog.full and not self.full:
-                self.full = True
-                text = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
-                self.problems.append((0, Problem("limit-reached", 0, None, text)))
             for slot in sorted(over or self.stuck):
                 session = self.sessions[slot]
                 before = session.held
@@ -180,7 +176,19 @@ class Tls:
                 if over:
                     session.give_up()
                 self._hold(session, before, 0, NOWHERE)
+        self.report()
         return self._chunks(buffer)
+
+    def report(self) -> None:
+        """Report limits that the key logs have reached, each once."""
+        if self.keylog.full and not self.full:
+            self.full = True
+            text = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
+            self.problems.append((0, Problem("limit-reached", 0, None, text)))
+        if self.keylog.tired and not self.tired:
+            self.tired = True
+            text = f"{limits.TLS_MASTERS} secrets were tried for resumed sessions: further sessions stay encrypted"
+            self.problems.append((0, Problem("limit-reached", 0, None, text)))
 
     def _hold(self, session: Session, before: int, side: int, at: At) -> None:
         """Account for the bytes that wait."""

@@ -9,6 +9,8 @@ import pytest
 from amqpscope.dashboards import blocked, errors, findings, page, refusals, verdicts
 from amqpscope.dashboards.section import Finding
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.cli.program import main
+from amqpscope.pipelines.api import analyze
 from tests.dashboards import synthetic
 from tests.dashboards.refusing import refusing
 
@@ -176,3 +178,22 @@ def test_failed_connections_are_a_finding_with_and_without_the_tables_of_dissect
     row = {"code": "auth-failed", "severity": "error", "came_up": False, "first_packet": 3, "first_ts_ns": START}
     synthetic.write(tmp_path, "failures", [row | {"connections": 4}, row | {"connections": 2, "client_ip": "10.0.0.9"}])
     assert [f.text for f in listed(Tables(None, tmp_path))] == ["6 connections never came up: auth-failed"]
+
+
+def test_sessions_that_ended_with_an_exception(tmp_path: Path) -> None:
+    tables, stats = tmp_path / "tables", tmp_path / "stats"
+    capture = Path(__file__).parents[1] / "captures/qpid_exceptions.pcap"
+    assert main(["dissect", str(capture), "-o", str(tables)]) == 0
+    analyze(tables, stats)
+    found = listed(Tables(tables, stats))
+    assert found[0].text == "1 of 1 publishes refused (404)"
+    closed = [each for each in found if each.text.startswith("1 session closed with an error: 4")]
+    assert [each.subject.partition(", 127")[0] for each in closed] == [
+        'message.subscribe, queue "no.such.queue"',
+        'queue.delete, queue "no.such.queue"',
+        'exchange.declare, exchange "zz"',
+        'message.transfer, exchange "no.such.exchange"',
+        "message.cancel",
+    ]
+    assert closed[0].filter == "tcp.port == 47804 && frame.number == 19"
+    assert not any("refused: message.subscribe" in each.text for each in found)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from amqpscope.dissector.cli import options
-from amqpscope.dissector.cli.program import STATUSES, commands, main, parser
+from amqpscope.dissector.cli.command import STATUSES
+from amqpscope.dissector.cli.program import commands, main, parser
 from tests.oracles import needs
 
 KNOWN = commands()

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.dissector.tables.rows import schemas
+from amqpscope.pipelines import here
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, recorded
 
@@ -46,8 +48,8 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows_of(folder: Path) -> dict[str, Counter[str]]:
-    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in schemas()}
+def rows_of(folder: Path, names: Iterable[str] = schemas()) -> dict[str, Counter[str]]:
+    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in names}
 
 
 def in_order(folder: Path) -> list[tuple[int, int]]:
@@ -77,6 +79,30 @@ def test_tables_are_those_of_one_process(
     note = json.loads((tmp_path / "spark" / NOTE).read_text())
     assert note["complete"] and note["rows"] == made.rows == {name: rows.total() for name, rows in found.items()}
     assert [source.name for source in made.sources if source.error] == ["text.pcap"]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_statistics_are_those_of_one_process(
+    parts: int,
+    spark: SparkSession,
+    captures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    monkeypatch.setattr(archive, "parts", lambda *_: parts)
+    given = ["analyze", str(captures), "-o", str(tmp_path / "one"), "--keylog", str(FOLDER / "tls_sessions_13.keylog")]
+    assert main(given) == 2
+    given[3] = str(tmp_path / "spark")
+    assert main([*given, "--master", spark.sparkContext.master]) == 2
+    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped" in capsys.readouterr().err
+    found, expected = rows_of(tmp_path / "spark", here.tables()), rows_of(tmp_path / "one", here.tables())
+    assert all(expected[name] for name in ("confirms", "settlements", "rpcs", "failures", "heartbeats", "transits"))
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
 
 
 KILLED = """

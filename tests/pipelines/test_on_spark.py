@@ -104,7 +104,7 @@ import signal
 from pathlib import Path
 from amqpscope.pipelines import on_spark
 
-walked = on_spark._Task.written
+walked = on_spark.Task.written
 
 def written(task):
     flag = Path(os.environ["FLAG"])
@@ -115,7 +115,7 @@ def written(task):
         raise MemoryError("all gone")
     return walked(task)
 
-on_spark._Task.written = written
+on_spark.Task.written = written
 """
 """A module that tasks import; the first one fails when it has written all."""
 RUN = """

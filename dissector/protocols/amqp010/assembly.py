@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.amqp010.boundary import method_at
-from amqpscope.dissector.protocols.amqp010.channels import channel_row, lose_tracks
+from amqpscope.dissector.protocols.amqp010.channels import certainty, channel_row, lose_tracks
 from amqpscope.dissector.protocols.amqp010.content import (
     add_payload,
     add_span,
@@ -42,6 +42,8 @@ from amqpscope.dissector.protocols.amqp010.state import (
     INTERRUPTED,
     LOST_WAY,
     METHOD_UNKNOWN,
+    PASSED,
+    SURE,
     UNEXPECTED,
     Assembly,
     Batch,
@@ -104,13 +106,20 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
     client = batch.facts[slot, Facts.CLIENT]
     server = 0 if side == client else 1
     if spans[Span.OFFSET, s] == LOST_WAY:
-        batch.own.senders[2 * slot + side, Sender.GAPPED] = 1
-        lose_tracks(of, slot, server)
+        senders, how = batch.own.senders, spans[Span.LENGTH, s]
+        senders[2 * slot + side, Sender.GAPPED] = certainty(senders[2 * slot + side, Sender.GAPPED], how)
+        lose_tracks(of, slot, server, how)
         return
     row = channel_at(of.channels, of.table, slot, spans[Span.CHANNEL, s])
     if row < 0:
         return
     k = 4 * row + 2 * server + 1
+    if spans[Span.FLAGS, s] == PASSED:
+        if goes_on(tracks, k, 0, BODY) or goes_on(tracks, k, FIRST_FRAME, BODY):
+            tracks[k, Track.SEGMENT] = BODY
+            tracks[k, Track.OPEN] = 1
+            add_span(of, k, batch.data, -1, spans[Span.LENGTH, s], side)
+        return
     if tracks[k, Track.WITHIN] == 0:
         if not goes_on(tracks, k, spans[Span.FLAGS, s], BODY):
             return
@@ -199,7 +208,7 @@ def misplaced(batch: Batch, of: Channels, i: int, k: int, kind: int) -> None:
         give_up(batch, of, i, k)
     elif of.tracks[k, Track.LOST] == 0:
         assembly_fault(of, batch.frames, i, UNEXPECTED, kind)
-    of.tracks[k, Track.LOST] = 1
+    of.tracks[k, Track.LOST] = SURE
 
 
 @kernel

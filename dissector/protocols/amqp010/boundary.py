@@ -7,6 +7,7 @@ the type, and so do two of the flags. Frames of one track go on where the last o
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.protocols import announced
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
@@ -36,6 +37,8 @@ MARKED_ENDS = False
 """Frames end where their sizes say, and with nothing else."""
 BROKERS = (5672, 5671)
 """Where brokers listen, if frames do not show which side is the client."""
+MESSAGE_PROPERTIES, PROPERTIES_BYTES = 0x0403, 16
+"""Class and code of the struct that announces the size of a body, as its first field, and its bytes up to there."""
 ANYTHING, MORE, NEXT, NEW = range(4)
 """What may follow on a track: anything; a further frame of the segment; a further segment; an assembly."""
 
@@ -104,6 +107,31 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 def may_begin(data: Array, p: int) -> bool:
     """Return whether a frame may begin at p; most bytes are settled by the flags, the type and what is reserved."""
     return i64(data[p]) < FLAGS and i64(data[p + 1]) <= BODY and data[p + 4] == 0
+
+
+@kernel
+def body_at(data: Array, p: int, channel: int) -> int:
+    """Return the size of the payload of the body frame that seems to go on at p on this channel; -1: none does."""
+    if i64(data[p + 1]) != BODY or i64(data[p]) & (FIRST_SEGMENT | FIRST_FRAME) != 0 or be16(data, p + 4) != 1:
+        return -1
+    return be16(data, p + 2) - HEAD_BYTES if be16(data, p + 6) == channel and be32(data, p + 8) == 0 else -1
+
+
+expected_boundary = announced.laid_over(
+    OVERHEAD=HEAD_BYTES, HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, BINDING=False, body_at=body_at, next_frame=next_frame
+)
+
+
+@kernel
+def content_length(data: Array, p: int, end: int) -> int:
+    """Return the size of the body that a header segment from p to end announces; 0: it announces none."""
+    while end - p >= PROPERTIES_BYTES:
+        size = be32(data, p)
+        if be16(data, p + 4) == MESSAGE_PROPERTIES:
+            high = be32(data, p + 8)
+            return high << 32 | be32(data, p + 12) if i64(data[p + 6]) & 1 != 0 and high < 1 << 16 else 0
+        p += 4 + size
+    return 0
 
 
 @kernel

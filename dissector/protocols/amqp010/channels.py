@@ -2,7 +2,7 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols.amqp010.state import Channel, Channels, Sender, Track
+from amqpscope.dissector.protocols.amqp010.state import DOUBTFUL, LOST, SURE, Channel, Channels, Sender, Track
 from amqpscope.dissector.protocols.channels import add_channel, channel_at
 
 
@@ -29,13 +29,25 @@ def channel_row(of: Channels, senders: Array, client: int, slot: int, number: in
 
 
 @kernel
-def lose_tracks(of: Channels, slot: int, server: int) -> None:
-    """Mark one direction of a connection as having lost frames: no assembly of it may be joined with what follows."""
+def certainty(before: int, how: int) -> int:
+    """Return how sure it is that frames may be lost, after a gap of which LOST or FOUND is said."""
+    if how == LOST:
+        return DOUBTFUL if before == 0 else SURE
+    return 0 if before == DOUBTFUL else before
+
+
+@kernel
+def lose_tracks(of: Channels, slot: int, server: int, how: int) -> None:
+    """Note that frames of one direction of a connection may be lost, or that nothing but bytes of a body was.
+
+    If they may, none of its assemblies may be joined with what follows.
+    """
     channels, tracks = of.channels, of.tracks
     row = of.first[slot]
     while row >= 0:
-        channels[row, Channel.CLIENT_GAPPED + server] = 1
+        gapped = channels[row, Channel.CLIENT_GAPPED + server]
+        channels[row, Channel.CLIENT_GAPPED + server] = certainty(gapped, how)
         for k in range(4 * row + 2 * server, 4 * row + 2 * server + 2):
-            tracks[k, Track.LOST] = 1
+            tracks[k, Track.LOST] = certainty(tracks[k, Track.LOST], how)
             tracks[k, Track.WITHIN] = 0
         row = channels[row, Channel.NEXT]

@@ -8,22 +8,29 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.protocols.amqp010 import boundary
-from amqpscope.dissector.protocols.amqp010.boundary import method_at
+from amqpscope.dissector.protocols.amqp010.boundary import content_length, method_at
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
     CONTROL,
     FLAGS,
     HEAD_BYTES,
+    HEADER,
     HEADER_BYTES,
+    LAST_FRAME,
+    LAST_SEGMENT,
     OPENS,
     PROTOCOL_HEADER,
     TRACKS,
+    WHOLE,
 )
 from amqpscope.dissector.protocols.amqp010.state import (
+    FOUND,
     HEAD_WRONG,
     HEADER_UNKNOWN,
+    LOST,
     LOST_WAY,
+    PASSED,
     SEALED,
     TOO_SHORT,
     Frame,
@@ -41,7 +48,7 @@ from amqpscope.dissector.protocols.framing import (
     put_span,
     put_together,
 )
-from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Parser, Walk
+from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Announced, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk
 
@@ -91,6 +98,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     put_frame(walk.frames, n, i64(data[p + 1]), i64(data[p]), i64(data[p + 5]), be16(data, p + 6))
     put_payload(walk, n, size, p + HEAD_BYTES, size - HEAD_BYTES, 0, chunks[Chunk.POS, i] + at)
     note_opening(walk, n, row, own)
+    expect_bodies(walk, n, row, own)
     return size
 
 
@@ -125,6 +133,25 @@ def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
         if method >= 0 and own.traits[method] & OPENS != 0:
             opened = 1
     own.senders[row, Sender.OPENED] = opened
+
+
+@kernel
+def expect_bodies(walk: Walk, n: int, row: int, own: Own) -> None:
+    """Note how much of a body is still to come, by which a search after a gap knows what is one."""
+    frames, parsers, announced = walk.frames, walk.parsers, own.announced
+    kind, flags = frames[Frame.TYPE, n], frames[Frame.FLAGS, n]
+    if kind == HEADER:
+        p = frames[Frame.OFFSET, n]
+        is_whole = flags & WHOLE == WHOLE and flags & LAST_SEGMENT == 0 and frames[Frame.MISSING, n] == 0
+        parsers[row, Parser.REST] = content_length(walk.data, p, p + frames[Frame.LENGTH, n]) if is_whole else 0
+        announced[row, Announced.CHANNEL] = frames[Frame.CHANNEL, n]
+        announced[row, Announced.BODY] = 0
+    elif kind == BODY and frames[Frame.CHANNEL, n] == announced[row, Announced.CHANNEL]:
+        size = frames[Frame.SIZE, n] - HEAD_BYTES
+        rest = parsers[row, Parser.REST] - size if flags & LAST_FRAME == 0 else 0
+        parsers[row, Parser.REST] = rest
+        if rest > 0:
+            announced[row, Announced.BODY] = size
 
 
 @kernel
@@ -206,13 +233,28 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     put_frame(frames, n, (kind >> 8) & 0xFF, kind >> 16, kind & 0xFF, parsers[row, Parser.CHANNEL])
     put_payload(walk, n, size + HEAD_BYTES, offset, length, parsers[row, Parser.MISSING], parsers[row, Parser.POS])
     note_opening(walk, n, row, own)
+    expect_bodies(walk, n, row, own)
     end_frame(walk, row, size + HEAD_BYTES)
 
 
 @kernel
 def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: assemblies under way may not be joined with what follows."""
-    put_span(walk, chunks, i, -1, LOST_WAY, 0)
+    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
+
+
+@kernel
+def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """A frame begins after what was skipped; where a body goes on there, nothing else was lost.
+
+    Where it has ended, its last frame was not seen, which says so.
+    """
+    passed = own.announced[row, Announced.PASSED]
+    own.announced[row, Announced.PASSED] = 0
+    if passed > 0 and walk.parsers[row, Parser.REST] > 0:
+        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        n = put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
+        walk.aside[Span.FLAGS, n] = PASSED
 
 
 @kernel
@@ -226,6 +268,7 @@ walk_chunks = laid_over(
         "USUAL": boundary.USUAL,
         "BROKERS": boundary.BROKERS,
         "MARKED_ENDS": boundary.MARKED_ENDS,
+        "expected_boundary": boundary.expected_boundary,
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
@@ -237,5 +280,6 @@ walk_chunks = laid_over(
     finish_frame=finish_frame,
     begins_connection=begins_connection,
     lost_way=lost_way,
+    found_way=found_way,
 )
 """The walk over chunks with AMQP 0-10's kernels in it."""

@@ -46,7 +46,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import SEARCH, Fault, Kept
+from amqpscope.dissector.protocols.state import SEARCH, Announced, Fault, Kept
 from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
@@ -78,6 +78,7 @@ class Amqp010(FramedStage):
         self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)
         self.senders = Sender.make(0)
+        self.announced = Announced.make(0)
         self.bodies: dict[int, list[bytes]] = {}
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
@@ -102,13 +103,15 @@ class Amqp010(FramedStage):
     @property
     def own(self) -> Own:
         """What the kernels of the framing have besides."""
-        return Own(self.methods, self.traits, self.senders)
+        return Own(self.methods, self.traits, self.senders, self.announced)
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
         self.channels.begin(capacity)
         if len(self.senders) < 2 * capacity:
             self.senders = Sender.grown(self.senders, 2 * capacity)
+            self.announced = Announced.grown(self.announced, 2 * capacity)
+        Announced.clear(self.announced, both(slots))
         for side in range(2):
             Sender.clear(self.senders, 2 * slots + side)
             self.senders[2 * slots + side, Sender.GAPPED] = states == SEARCH
@@ -116,15 +119,17 @@ class Amqp010(FramedStage):
 
     def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
-        senders = Sender.written(self.senders[both(slots)])
-        return PLAIN.written([super().take_out(slots, data), senders, self._take_channels(slots, data)])
+        rows = both(slots)
+        own = Sender.written(self.senders[rows]), Announced.written(self.announced[rows])
+        return PLAIN.written([super().take_out(slots, data), *own, self._take_channels(slots, data)])
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        framing, senders, channels = PLAIN.read(data)
+        framing, senders, announced, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.senders[both(target.slots)] = Sender.read(senders)
+        self.announced[both(target.slots)] = Announced.read(announced)
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out, with their sessions and what is under way on them."""

@@ -12,7 +12,13 @@ from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
 LOST_WAY = -2
-"""An offset of a span which says that frames of this direction may be lost."""
+"""An offset of a span which says that its length is one of these, for all that is under way in this direction."""
+FOUND, LOST = range(2)
+"""Nothing was lost but bytes of a body, reported next; frames may be lost."""
+SURE, DOUBTFUL = 1, 2
+"""Frames may be lost; they may, if the last gap held more than bytes of a body."""
+PASSED = -1
+"""In Span.FLAGS: these bytes are of body frames whose heads were not seen."""
 UNFINISHED = 2
 """In Message.PARTIAL: not only are bytes missing, but frames at the end were not seen."""
 
@@ -35,7 +41,7 @@ FAULTS = (
 class Sender(Matrix):
     """Directions of connections."""
 
-    GAPPED = column("1: frames of it may be lost")
+    GAPPED = column("SURE, DOUBTFUL: frames of it may be lost")
     OPENED = column("1: the last frame was connection.open or its answer, after which a SASL layer may begin")
 
 
@@ -64,15 +70,15 @@ class Frame(Place):
 
 
 class Span(state.Span):
-    """Bytes of body frames that lie in several chunks, or gaps in them. An OFFSET may be LOST_WAY."""
+    """Bytes of body frames; where OFFSET is LOST_WAY, LENGTH is FOUND or LOST."""
 
-    FLAGS = column("flags of the frame")
+    FLAGS = column("flags of the frame, or PASSED")
 
 
 class Channel(state.Channel):
     """Channels that are, or were, in use."""
 
-    CLIENT_GAPPED = column("1: frames of the client's may be lost since its last frame here")
+    CLIENT_GAPPED = column("SURE, DOUBTFUL: frames of the client's may be lost since its last frame here")
     SERVER_GAPPED = column("the same of the server's")
     EPOCH = column("how often a session was attached")
     SESSION = column("session that is attached; -1: none, or not known", empty=-1)
@@ -92,7 +98,7 @@ class Track(state.Body):
     """Assemblies under way."""
 
     USED = column("1 while one is")
-    LOST = column("1: frames may be lost, so what does not begin an assembly is of one that is not known")
+    LOST = column("SURE, DOUBTFUL: frames may be lost; what does not begin an assembly is of one that is not known")
     SEGMENT = column("type of the last segment")
     OPEN = column("1: that goes on")
     WITHIN = column("1: bytes of the next frame were taken already")
@@ -165,11 +171,13 @@ class Own(NamedTuple):
         methods: see `layout.method_table`.
         traits: see `layout.trait_table`.
         senders: (2 * slots, Sender).
+        announced: (2 * slots, Announced).
     """
 
     methods: Array
     traits: Array
     senders: Array
+    announced: Array
 
 
 class Batch(NamedTuple):

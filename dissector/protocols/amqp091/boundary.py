@@ -4,6 +4,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.protocols import announced
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
     BY_CLIENT,
@@ -20,16 +21,14 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     method_index,
     method_table,
 )
-from amqpscope.dissector.protocols.amqp091.state import Announced, Own
+from amqpscope.dissector.protocols.amqp091.state import Own
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.state import Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import Trial
 
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
 BROKERS = (5672, 5671)
 """Where brokers listen, if frames do not show which side is the client."""
-SMALL = 4_096
-"""The size that all peers must take (§4.2.2, frame-min-size)."""
 HIDES_NONE = 29
 """In a gap that is shorter, and no content under way, no body can begin: there is no room for header and head."""
 ANY_HEADER, ANY_BODY, NO_CONTENT, ANYTHING = range(4)
@@ -135,59 +134,14 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Return where the body frame ends whose head was lost, when its content's rest is known.
+def body_at(data: Array, p: int, channel: int) -> int:
+    """Return the size of the payload of the body frame of this channel that seems to begin at p; -1: none does."""
+    return be32(data, p + 3) if data[p] == BODY and be16(data, p + 1) == channel else -1
 
-    A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
-    -1: nothing is known; -2: it lies after these bytes; -3: and so surely that there is none in them.
-    """
-    parsers, announced, data = walk.parsers, own.announced, walk.data
-    lost = parsers[row, Parser.LOST]
-    rest = parsers[row, Parser.REST]
-    if lost < 0 or rest <= 0 or rest > 1 << 40:
-        return -1
-    sure = False
-    is_later = False
-    for choice in range(5):
-        size = announced[row, Announced.BODY]
-        if choice == 1:
-            size = rest
-        elif choice == 2:
-            size = parsers[row, Parser.LARGEST] - OVERHEAD
-        elif choice == 3:
-            size = USUAL - OVERHEAD
-        elif choice == 4:
-            size = SMALL - OVERHEAD
-        if size <= 0:
-            continue
-        # the first end of a frame that is not before these bytes
-        frames = max((pos - lost + size + OVERHEAD - 1) // (size + OVERHEAD), 1)
-        passed = min(frames * size, rest)
-        place = lost + passed + OVERHEAD * min(frames, (rest + size - 1) // size) - pos
-        if place < 0:
-            continue
-        if place + 7 > n:
-            is_later = True
-            sure = sure or choice == 0 or rest <= SMALL - OVERHEAD
-            continue
-        at = base + place
-        if place > 0 and data[at - 1] != FRAME_END:
-            continue
-        if passed < rest:
-            right = data[at] == BODY and be16(data, at + 1) == announced[row, Announced.CHANNEL]
-            if right and be32(data, at + 3) == min(size, rest - passed):
-                parsers[row, Parser.REST] = rest - passed
-                announced[row, Announced.PASSED] = passed
-                return place
-            continue
-        walk.trial[Trial.CHANNEL] = -1
-        if next_frame(data, at, base + n, walk.trial, own) >= 0:
-            parsers[row, Parser.REST] = 0
-            announced[row, Announced.PASSED] = rest
-            return place
-    if sure:
-        return -3
-    return -2 if is_later else -1
+
+expected_boundary = announced.laid_over(
+    OVERHEAD=OVERHEAD, HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, may_end=may_begin, body_at=body_at, next_frame=next_frame
+)
 
 
 @kernel

@@ -27,7 +27,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     LOST_WAY,
     METHOD_UNKNOWN,
     NOT_TAKEN,
-    Announced,
     Frame,
     Own,
 )
@@ -42,7 +41,7 @@ from amqpscope.dissector.protocols.framing import (
     put_place,
     put_span,
 )
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 

@@ -28,7 +28,6 @@ from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
 from amqpscope.dissector.protocols.amqp091.state import (
     FAULTS,
-    Announced,
     Assembly,
     Batch,
     Channel,
@@ -44,7 +43,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Fault, Kept
+from amqpscope.dissector.protocols.state import Announced, Fault, Kept
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
@@ -52,6 +51,9 @@ ENDED = [Channel.CONSUMES, Channel.GETS]
 """Lists whose last node stands in the next column."""
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
+PENDING = (
+    f"{limits.PENDING} consumers, and gets and consumes without an answer: no_ack of others' deliveries is unknown"
+)
 
 
 class Amqp091(FramedStage):
@@ -217,6 +219,8 @@ class Amqp091(FramedStage):
             call(assembly.assemble, self.compiled, batch, self._channels())
             if q[Assembly.HELD] > limits.CONTENTS:
                 call(content.evict_contents, self.compiled, self._channels(), self.frames)
+            if self.nodes.left == 0 and len(self.nodes) >= limits.PENDING:
+                self.context.reached.add(PENDING)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
                 if len(self.channels) < limits.CHANNELS:

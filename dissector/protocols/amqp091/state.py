@@ -39,14 +39,6 @@ FAULTS = (
 ) = range(len(state.FAULTS), len(FAULTS))  # fmt: skip
 
 
-class Announced(Matrix):
-    """Directions: the content that is announced there, whose rest is state.Parser.REST."""
-
-    CHANNEL = column("its channel")
-    BODY = column("bytes of its last body frame")
-    PASSED = column("bytes of it that are known to be among those skipped in a search")
-
-
 class Frame(state.Frame):
     """Frames, one column each; the TYPE of a protocol header is its first byte."""
 

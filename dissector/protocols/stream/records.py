@@ -212,12 +212,12 @@ class Reader:
         for k, begin, length, kind, wanted in zip(
             *(column.tolist() for column in (some, at[some], size[some], kinds[some], announced[some])), strict=True
         ):
-            data = None
-            if total + max(wanted, 0) <= limits.UNPACKED:
-                data = coding.unpack(held[begin : begin + length], kind, wanted)
+            fits = total + max(wanted, 0) <= limits.UNPACKED
+            data = coding.unpack(held[begin : begin + length], kind, wanted) if fits else None
             if data is None:
                 readable[batches[k]] = False
-                wrong.append((int(found[Entry.REGION, batches[k]]), UNREADABLE, kind))
+                fault = (UNREADABLE, kind) if fits else (LIMIT, length)
+                wrong.append((int(found[Entry.REGION, batches[k]]), *fault))
                 continue
             at[k], size[k] = total, len(data)
             total += len(data)

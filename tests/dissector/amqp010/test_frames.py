@@ -309,3 +309,48 @@ def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
     assert anomalies(tables) == [("sasl-encrypted", "the first block has 48 bytes")] * 2
     (connection,) = rows(tables["connections"])
     assert (connection["handshake_outcome"], connection["skipped_bytes"]) == ("sasl-encrypted", 2 * len(layer))
+
+
+NESTED = b"".join(w.transfer(b"inner")) * 40
+STATED = len(NESTED)
+
+
+def in_segments(length: int | None, lost: list[int]) -> tuple[list[Row], list[Row]]:
+    """Frames and messages of a message in frames of 500 bytes and segments of 300, of which some were not captured.
+
+    Its body is made of frames; `length` is what it says of its size. Two commands follow.
+    """
+    stated = {} if length is None else {"content_length": length}
+    said = b"".join(w.operation("message.transfer", 1, w.header(("message.message-properties", stated)), NESTED, 500))
+    tape = Tape().play(BEGIN)
+    begin = len(tape.packets)
+    tape.say(CLIENT, said, range(300, len(said), 300))
+    tape.say(CLIENT, SYNC + b"".join(w.transfer(b"after")))
+    found = dissect_packets([p for n, p in enumerate(tape.end().packets) if n - begin not in lost])
+    return [row for row in frames(found) if row["method"]][-2:], rows(found["messages"])
+
+
+@pytest.mark.parametrize(
+    ("length", "lost", "missing", "is_known"),
+    [
+        (STATED, [3], 634, True),
+        (STATED, [3, 4], 634, True),
+        (STATED, [3, 4, 5, 6], 1610, True),
+        (STATED, [8, 9], None, False),  # with the last frame's head
+        (None, [3], None, False),
+        (5, [3], None, False),
+        (STATED + 77, [3], 634, True),
+        (STATED + 77, [8, 9], None, False),
+    ],
+)
+def test_a_body_whose_size_is_stated_goes_on_after_a_gap(
+    length: int | None, lost: list[int], missing: int | None, is_known: bool
+) -> None:
+    """So no frame in it is taken for one, and commands after it keep their ids; what is stated need not be true."""
+    after, (message, last) = in_segments(length, lost)
+    assert [row["method"] for row in after] == ["execution.sync", "message.transfer"]
+    assert [row["command_id"] for row in after] == ([1, 2] if is_known else [None, None])
+    assert (message["is_partial"], message["unfinished"]) == (True, not is_known)
+    if is_known:
+        assert (message["body_size"], message["missing"]) == (STATED, missing)
+    assert (last["is_partial"], last["body_size"]) == (False, 5)

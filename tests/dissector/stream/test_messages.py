@@ -491,6 +491,14 @@ def test_many_members_are_not_opened() -> None:
     assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
 
 
+def test_bytes_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNPACKED", 3 * len(PLAIN) // 2)
+    entry = w.sub_batch(gzip.compress(PLAIN, mtime=0), len(INNER), 1, len(PLAIN))
+    found = read((True, w.publish(3, [(k, entry) for k in range(2)])))
+    assert [row["code"] for row in found["anomalies"]] == ["limit-reached"]
+    assert [row["body_size"] for row in found["messages"]] == [len(body) for body in INNER] + [None]
+
+
 def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes may unpack to 65,535 records each."""
     monkeypatch.setattr(limits, "RECORDS", 10)

@@ -1,0 +1,31 @@
+# docker build -t amqpscope .                        with Spark and Java
+# docker build -t amqpscope:small --target small .   without
+# docker run --rm -v "$PWD:/captures" --user "$(id -u)" amqpscope handshakes trouble.pcap
+
+FROM python:3.11-slim-bookworm AS build
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim-bookworm AS small
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir "$(echo /wheels/*.whl)[report,tls]"
+RUN useradd --create-home amqpscope
+USER amqpscope
+# Whatever user runs it: matplotlib keeps a list of fonts.
+ENV MPLCONFIGDIR=/tmp/matplotlib
+WORKDIR /captures
+ENTRYPOINT ["amqpscope"]
+CMD ["--help"]
+
+FROM small AS spark
+USER root
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
+    pip install --no-cache-dir "$(echo /wheels/*.whl)[spark]"
+USER amqpscope
