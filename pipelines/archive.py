@@ -31,6 +31,7 @@ from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
 from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.preparing import PACKET
+from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
 from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, run, watched
 from amqpscope.pipelines.walks.events import decoded
@@ -197,18 +198,13 @@ def _run(
     settings: Mapping[str, str],
 ) -> Made:
     """Start Spark, survey the captures, and run a job over them."""
-    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
 
     def work() -> Made:
         spark = begin()
         with watched(spark, advance):
-            compiled = prepared(spark, found)
-            surveys = surveyed(found, partial(survey_all, spark, compiled))
-            read = chains(surveys)
-            begin_ns = min(each.source.begin for chain in read for each in chain)
-            return job(spark, Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled))
+            return job(spark, ready(spark, sources, options))
 
-    with session.running(master, small=(total_size(found) or 0) < SMALL, **SETTINGS, **settings) as begin:
+    with session.running(master, small=(total_size(sources) or 0) < SMALL, **SETTINGS, **settings) as begin:
         advance("starting Spark", 0, 0)
         return interruptible(work)
 
@@ -227,6 +223,33 @@ def _output(
         raise
     finally:
         shutil.rmtree(folder / HIDDEN, ignore_errors=True)
+
+
+def table(spark: SparkSession, sources: Sequence[Source], name: str) -> DataFrame:
+    """Return a table of captures, which are dissected when it is read; their light pass is made at once.
+
+    Raises:
+        CaptureError: a file that the user named, or every file, cannot be read.
+        SparkError: a task failed repeatedly.
+    """
+    found = ready(spark, sources, lambda begin_ns: Options())
+    names = schema(name).names
+    about = [rows.select(names) for table, rows in rows_of_captures(found.surveys, found.known) if table == name]
+    rows = spark.range(1, numPartitions=1).mapInArrow(partial(given, about), of_spark(name))
+    if name == "captures":
+        return rows
+    dissecting = partial(rows_of_part, found.known, found.compiled, name)
+    return rows.unionAll(segments(spark, found).mapInArrow(dissecting, of_spark(name)))
+
+
+def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
+    """Return what the light pass over captures shows."""
+    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
+    compiled = prepared(spark, found)
+    surveys = surveyed(found, partial(survey_all, spark, compiled))
+    read = chains(surveys)
+    begin_ns = min(each.source.begin for chain in read for each in chain)
+    return Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -288,6 +311,21 @@ def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
         for work in dissect(blocks_of(batches), job.known, job.compiled):
             task.output.add(work)
     yield from task.written()
+
+
+def rows_of_part(
+    known: Archive, compiled: bool, table: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Dissect the flows of a part; yield the rows of a table."""
+    names = schema(table).names
+    for work in dissect(blocks_of(batches), known, compiled):
+        yield from (rows.select(names) for name, rows in work() if name == table)
+
+
+def given(rows: Sequence[pa.RecordBatch], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield these rows, once there is a batch."""
+    for _ in batches:
+        yield from rows
 
 
 def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from amqpscope import dissector, spec
+from amqpscope import spec
+from amqpscope.dissector.capture.sources import named
 from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, read_note
 from amqpscope.pipelines.schemas import schema
 
@@ -34,22 +35,15 @@ def read_table(
 
 
 def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
-    """Dissect captures inside Spark: in one task, because the files are one sequence."""
+    """Dissect captures inside Spark, the flows of each part in one task."""
+    from amqpscope.pipelines import archive  # noqa: PLC0415 - readers of tables need no dissector
+
     if spec.tables()[table].written_by != "dissect":
         raise ReadError(f"{paths[0]}: no table {table} in it")
     missing = [path for path in paths if not Path(path).exists() and not glob.glob(path)]  # noqa: PTH207 - as the dissector
     if missing:
         raise MissingTablesError(f"{missing[0]}: no such file or folder")
-    absolute = [str(Path(path).absolute()) for path in paths]
-    names = schema(table).names
-
-    def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in given:
-            pass
-        for batch in dissector.read(absolute)[table]:
-            yield batch.select(names)
-
-    return spark.range(1, numPartitions=1).mapInArrow(batches, schema(table))
+    return archive.table(spark, named(paths), table)
 
 
 def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:

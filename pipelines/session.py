@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import SparkContext, java_gateway
 from pyspark.logger import PySparkLogger
@@ -37,11 +37,14 @@ _SMALL = {
 THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 """What the JVM threw, by its class; the reason follows it."""
 
+RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
+"""The major version in the file `release` of a Java; that of Java 8 is 1.8."""
 
 REACH_S = 5
 """Seconds in which something must listen where a master should be."""
 ANSWER_S = 8
 """Seconds in which a master must answer a JVM that has started. Spark itself asks for a minute."""
+OLDEST_JAVA, NAMED_JAVA = 17, (17, 21)
 JAVA = "Spark needs Java 17 or 21"
 END_S = 2
 """Seconds that a JVM has to remove its files when it must end."""
@@ -219,6 +222,8 @@ def _check(master: str | None) -> None:
         raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java; {JAVA}")
     if not home and shutil.which("java") is None:
         raise SessionError(f"Spark cannot be started: there is no Java; {JAVA}")
+    if (java := _java()).version is not None and java.version < OLDEST_JAVA:
+        raise SessionError(f"Spark cannot be started: {java}; {JAVA}")
     reasons = []
     for address in _addresses(master):
         host, _, port = address.rpartition(":")
@@ -270,15 +275,37 @@ def _silenced() -> Iterator[Path]:
 
 def _reason(error: Exception, said: Path) -> str:
     lines = said.read_text(errors="replace").splitlines()
+    java = _java()
     if any("UnsupportedClassVersionError" in line for line in lines):
-        return f"Spark cannot be started: {_java()} is too old; {JAVA}"
+        return f"Spark cannot be started: {java} is too old; {JAVA}"
     thrown = next(filter(None, map(THROWN.search, str(error).splitlines() + lines)), None)
     told = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
-    return f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"
+    reason = f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"
+    return reason if java.version in NAMED_JAVA else f"{reason} ({java}; {JAVA})"
 
 
-def _java() -> str:
-    """Return what the Java here reports of itself."""
-    command = str(Path(os.environ["JAVA_HOME"], "bin", "java")) if os.environ.get("JAVA_HOME") else "java"
-    said = subprocess.run([command, "-version"], check=False, capture_output=True, text=True).stderr  # noqa: S603
-    return f"{command} ({said.splitlines()[0] if said else 'unknown version'})"
+class _Java(NamedTuple):
+    """The Java that Spark starts.
+
+    Attributes:
+        where: how it was found.
+        version: its major version; None: not known.
+    """
+
+    where: str
+    version: int | None
+
+    def __str__(self) -> str:
+        """Return what a message says of it."""
+        return f"{self.where} is Java {self.version or 'of an unknown version'}"
+
+
+def _java() -> _Java:
+    """Return the Java that Spark starts, which describes itself in a file `release`."""
+    home = os.environ.get("JAVA_HOME")
+    path = Path(home or Path(shutil.which("java") or "").resolve().parents[1])
+    version = None
+    with contextlib.suppress(OSError):
+        if found := RELEASE.search((path / "release").read_text(encoding="utf-8", errors="replace")):
+            version = int(found[1])
+    return _Java(f"JAVA_HOME={home}" if home else str(path), version)

@@ -90,6 +90,17 @@ def test_the_specification_loads_no_arrow() -> None:
     assert python(code) == "False False"
 
 
+def test_the_programs_help_loads_nothing_heavy() -> None:
+    code = """
+import contextlib, io, sys
+from amqpscope.dissector.cli.program import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+    main(["--help"])
+print("handshakes" in said.getvalue(), "pyarrow" in sys.modules, "numpy" in sys.modules)
+"""
+    assert python(code) == "True False False"
+
+
 def test_all_names_are_there_and_complete() -> None:
     assert set(amqpscope.__all__) == {"Error", *amqpscope._HOMES} <= set(dir(amqpscope))
     assert not {name for name in dir(amqpscope) if not name.startswith("__")} - set(amqpscope.__all__)

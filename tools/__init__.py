@@ -1,1 +1,1 @@
-"""What builds the package."""
+"""What builds the package, its documentation and releases."""

@@ -21,9 +21,10 @@ COMPILED = ROOT / "dissector" / "kernels" / "compiled"
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Return what running and compiling kernels requires."""
+    """Return what reading recordings and compiling kernels requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["compile"]]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["compile"], *extras["tls"]]
     return [*_setuptools.get_requires_for_build_wheel(config_settings), *needed]
 
 

@@ -31,6 +31,10 @@ is_running = False
 """Whether this process is the program, not a library user's."""
 
 
+NO_OPTIONS: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
+"""Arguments that no option of a command answers."""
+
+
 def commands(wanted: str | None = None) -> dict[str, Command]:
     """Return all commands by name, or the wanted one only."""
     entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
@@ -42,8 +46,8 @@ def lacking(command: Command) -> bool:
     return not all(find_spec(module) for module in command.requires)
 
 
-def parser(known: dict[str, Command]) -> argparse.ArgumentParser:
-    """Return the parser of the program with these commands."""
+def parser(known: dict[str, Command], with_options: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the program with these commands; declaring their options imports much."""
     missing = {name: installing(each.extra or "") for name, each in known.items() if lacking(each)}
     hints = [f"{name} is not installed: {install}" for name, install in missing.items()]
     whole = argparse.ArgumentParser(
@@ -64,7 +68,8 @@ def parser(known: dict[str, Command]) -> argparse.ArgumentParser:
             epilog=_epilog(command),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        command.add_arguments(own)
+        if with_options:
+            command.add_arguments(own)
     return whole
 
 
@@ -96,7 +101,7 @@ def _run(argv: Sequence[str] | None) -> int:
         extra = known[words[0]].extra or ""
         print(f"amqpscope: {words[0]} needs packages that are missing: {installing(extra)}", file=sys.stderr)
         return 2
-    whole = parser(known)
+    whole = parser(known, with_options=words not in NO_OPTIONS)
     arguments, left = whole.parse_known_args(words)
     if left:  # argparse would print the usage of the program
         options.below(whole)[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")

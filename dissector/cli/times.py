@@ -14,7 +14,7 @@ LOCAL = Path("/etc/localtime")
 
 
 class Given(NamedTuple):
-    """A time as a user gives it: a date with or without a zone, or a time of the day; and ns behind its second."""
+    """A time as a user gives it: a date with or without a zone, or a time of the day; and the ns after its second."""
 
     when: datetime | time
     rest: int

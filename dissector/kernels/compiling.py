@@ -23,6 +23,7 @@ from numba.core.compiler_machinery import PassManager
 from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
 from numba.core.typed_passes import (
     AnnotateTypes,
+    InlineOverloads,
     IRLegalization,
     NativeLowering,
     NoPythonBackend,
@@ -37,7 +38,7 @@ from amqpscope.dissector.kernels.machine_code import Code, Processor
 
 PASSES = (
     TranslateByteCode, FixupArgs, IRProcessing, ReconstructSSA, GenericRewrites, NopythonTypeInference, AnnotateTypes,
-    PreLowerStripPhis, IRLegalization, NativeLowering, NoPythonBackend,
+    PreLowerStripPhis, InlineOverloads, IRLegalization, NativeLowering, NoPythonBackend,
 )  # fmt: skip
 """What numba does with a kernel; its other passes rewrite what kernels do not contain."""
 INDEX = "__unsigned"

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing import get_context
@@ -54,11 +55,13 @@ class Done(NamedTuple):
         parts: part files that it wrote.
         gaps: gaps of its connections, bytes in them, connections with gaps.
         sealed: connections that stay encrypted.
+        spoken: connections of each protocol, and those whose protocol the user named against the content.
     """
 
     parts: list[Part]
     gaps: tuple[int, int, int]
     sealed: int
+    spoken: tuple[Counter[str], Counter[tuple[str, str]]]
 
 
 class Jobs:
@@ -199,6 +202,8 @@ class Distributor(Dissector):
             self.gaps.bytes += size
             self.gaps.connections += connections
             self.tls.sealed += done.sealed
+            self.connections.spoken += done.spoken[0]
+            self.connections.contradicted += done.spoken[1]
         yield from ()
 
     def _flush(self) -> None:
@@ -235,8 +240,8 @@ class Worker:
         dissector = self._dissector
         self._add(dissector.last_work(end_ns))
         self._output.finish()
-        gaps = dissector.gaps
-        return Done(self._output.parts(), (gaps.count, gaps.bytes, gaps.connections), dissector.tls.sealed)
+        gaps, spoken = dissector.gaps, (dissector.connections.spoken, dissector.connections.contradicted)
+        return Done(self._output.parts(), (gaps.count, gaps.bytes, gaps.connections), dissector.tls.sealed, spoken)
 
     def abort(self) -> None:
         """Stop writing."""

@@ -135,6 +135,7 @@ class ProtocolPlugin:
             these, it is the one whose first frame begins with any other byte.
         begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
             when they are nobody's header.
+        answers: whether a broker answers with the header, and its first frame behind it, for which clients wait.
         ports: where its brokers listen.
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
@@ -147,6 +148,7 @@ class ProtocolPlugin:
     headers: tuple[bytes, ...] = ()
     frames_begin: int | None = None
     begins: Callable[[bytes], bool | None] = lambda _: False
+    answers: bool = False
     ports: tuple[int, ...] = ()
     tls_ports: tuple[int, ...] = ()
     recogniser: Callable[[Context], Recogniser] | None = None

@@ -123,11 +123,12 @@ class Connections:
         for slot in slots.tolist():
             del self.records[slot]
         messages = self._count(slots)
-        names = [registry.name_of(number) for number in flows.facts[slots, Facts.PROTOCOL].tolist()]
-        self.spoken.update(names)
-        for name, record in zip(names, records, strict=True):
+        spoken = flows.facts[slots, Facts.PROTOCOL].tolist()
+        for number, count in Counter(spoken).items():
+            self.spoken[registry.name_of(number)] += count
+        for number, record in zip(spoken, records, strict=True):
             if "contradicted_by" in record.facts:
-                self.contradicted[name, str(record.facts["contradicted_by"])] += 1
+                self.contradicted[registry.name_of(number), str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
         count = len(flows.facts)

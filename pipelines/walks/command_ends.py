@@ -7,12 +7,13 @@ from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.channels import ACC, ANSWERED, CAPTURE_END, CONNECTION_CLOSE, ROLLBACK
+from amqpscope.pipelines.walks.channels import ACC, ANSWERED, CAPTURE_END, CONNECTION_CLOSE, GAP, ROLLBACK
 from amqpscope.pipelines.walks.commands import (
     ATTACH,
     AUTO,
     DETACH,
     DETACHED,
+    DOUBTED,
     EXPECTED,
     KIND,
     MORE,
@@ -105,6 +106,8 @@ def drain(
         outcome, goes_on = NONE, 0
         if kind == ROLLED:
             by, ts = ROLLBACK, rows[row, SE.ROLLBACK_TS]
+        elif kind == DOUBTED:
+            by = GAP
         elif kind == QUIET or kind == SEEN:
             outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
         elif kind == UNSURE:

@@ -36,6 +36,7 @@ from amqpscope.pipelines.walks.commands import (
     COMPLETED,
     DELIVERY,
     DONE,
+    DOUBTED,
     EXPECTED,
     KIND,
     MORE,
@@ -169,5 +170,5 @@ def transact(batch: Batch, i: int, row: int, sessions: ss.State, ledger: lg.Ledg
     slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
         if ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
-            mark(ledger, slot, COMMITTING if role == COMMIT else ROLLED)
+            mark(ledger, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING if role == COMMIT else ROLLED)
         slot = lg.following(ledger, slot)

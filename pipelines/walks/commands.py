@@ -35,10 +35,11 @@ ROLES = {
 REFUSALS = (1, 2)
 """Codes of session.detached that refuse a session.attach: the session or the channel is busy. It ends no session."""
 
-PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, COMMITTING, ROLLED, REQUEST = range(1, 10)
+PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, COMMITTING, ROLLED, DOUBTED, REQUEST = range(1, 11)
 """What is outstanding (the low bits of SL.EXTRA): a publish; one whose sender need not wait; a delivery; one that is
 not acquired; one of which it is unknown whether it is to be accepted; accepted in a transaction that is not committed;
-in one whose commit is under way; in one that was rolled back; any other command that asks."""
+in one whose commit is under way; in one that was rolled back; in one that ended with a command of unknown id; any
+other command that asks."""
 KIND = (1 << 4) - 1
 SEVERAL_BIT, QUEUE_BITS = 1 << 4, 5
 """SL.EXTRA has the kind in KIND, whether several were accepted with it, and the number of a queue, by one more."""

@@ -204,17 +204,20 @@ def happen(
             rows[row, STOPPING] = events[i, EV.NUMBER]
             rows[row, MORE_MESSAGES] = 0
             rows[row, MORE_BYTES] = 0
+            if events[i, EV.NUMBER] < 0:  # when it is completed will not be known
+                stop(batch, i, rows, row, conn, gaps, written, state)
             remember(batch, i, row, 0, rows, sessions, ledger)
         else:
             grant(batch, i, rows, row)
             look(batch, i, rows, row, conn, gaps, written, state)
 
 
-@kernel
+@called
 def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: ss.State, ledger: lg.Ledger) -> None:
     """Remember a command that matters when it is completed: a delivery, or a stop."""
     events, more, _ = batch
     if events[i, EV.NUMBER] < 0:
+        rows[row, SUB.GAPS] = -1 if size > 0 else rows[row, SUB.GAPS]  # what it gives back will not be known
         return
     session = ss.row_of(sessions, more[i, MORE.SESSION])
     if session < 0:
@@ -259,7 +262,7 @@ def grant(batch: Batch, i: int, rows: Array, row: int) -> None:
         rows[row, OPENED] = 1
 
 
-@kernel
+@called
 def deliver(
     batch: Batch, i: int, row: int, conn: Array, gaps: Array, rows: Array, sessions: ss.State, ledger: lg.Ledger,
     sizes: Sizes, written: Written, state: Array,
@@ -321,18 +324,27 @@ def completed(
 
 @called
 def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
-    """Apply a stop that is completed: the balances are what was granted since, and certain."""
+    """Apply a stop that is completed: the balances are what was granted since, and certain.
+
+    If they were not known before, or there may be deliveries under way, it is unknown since when there is no credit.
+    """
     if rows[row, SUB.SINCE] >= 0:
         cut_off(rows, row, conn, gaps, NEVER, written, state)
+    completed = rows[row, STOPPING] >= 0
+    if rows[row, SUB.SINCE] < 0 and not (completed and is_certain(conn, rows[row, SUB.GAPS])):
+        rows[row, OPENED] = 0
     rows[row, MESSAGES] = rows[row, MORE_MESSAGES]
     rows[row, BYTES] = rows[row, MORE_BYTES]
     rows[row, STOPPING] = -1
     rows[row, PERIOD] += 1
-    rows[row, SUB.GAPS] = gaps_of(conn)
+    if completed or rows[row, SUB.SINCE] >= 0:
+        rows[row, SUB.GAPS] = gaps_of(conn)
+    if rows[row, MESSAGES] > 0 and rows[row, BYTES] > 0:
+        rows[row, OPENED] = 1
     look(batch, i, rows, row, conn, gaps, written, state)
 
 
-@kernel
+@called
 def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Begin or end a wait, after the balances of a subscription changed."""
     events, more, _ = batch

@@ -15,7 +15,8 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.capture.sources import Source, find
+from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import machine_code
 from amqpscope.dissector.kernels.kernel import call, is_cached, note_run, worthwhile
@@ -140,6 +141,28 @@ def test_where_code_cannot_be_loaded_or_kept_numba_calls_it(
     note_run()
     assert not is_cached()
     assert not list(empty.rglob("pick.*"))
+
+
+@pytest.mark.compiled
+@pytest.mark.usefixtures("empty")
+def test_without_the_compiler_kernels_are_interpreted_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("amqpscope.dissector.kernels.compiling", raising=False)
+    monkeypatch.setitem(sys.modules, "amqpscope.dissector.kernels.compiling", None)
+    with pytest.warns(kernels.FallbackWarning, match="kernel pick: .* is interpreted"):
+        assert call(pick, True, np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3), 1) == 2008
+
+
+def test_kernels_that_stay_interpreted_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    for size in (kernels.COMPILE_COLD_ABOVE - 1, kernels.COMPILE_COLD_ABOVE):
+        source = Source("big.pcap", "big.pcap", size, "big.pcap")
+        assert not worthwhile(size)
+        compile_kernels([source])
+    assert capsys.readouterr().err == (
+        "amqpscope: no compiled kernels, so this is slow: pip install 'amqpscope[compile]'\n"
+    )
 
 
 @pytest.mark.compiled

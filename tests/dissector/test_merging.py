@@ -214,6 +214,25 @@ def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
     assert told(found) == told(whole)
 
 
+def test_another_point_goes_on_until_the_own_one_returns(tmp_path: Path) -> None:
+    """For a minute what it sees waits; after that, it is read as it comes."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    start = len(tape.packets)
+    for number in range(30):
+        tape.start_ns += 10 * SECOND
+        tape.play([(CLIENT, published(number)), (SERVER, raw(8, 0, b""))])
+    two = moved(tape.packets, STEP)
+    gone = set(range(start + 10, start + 40))
+    found = dissect(*write(tmp_path, one=without(tape.packets, gone), two=two))
+    (row,) = rows(found["connections"])
+    assert (row["messages"], row["lost_bytes"], row["vantage"]) == (30, 0, "one.pcap")
+    times = [row["ts_ns"] for row in rows(found["messages"])]
+    late = [packet.ts_ns for packet in tape.packets[start::2]]
+    assert times[:5] + times[20:] == late[:5] + late[20:]
+    assert times == sorted(times)
+    assert times[12:20] == [at + STEP for at in late[12:20]]
+
+
 @pytest.mark.parametrize("batch_bytes", [300, 2000])
 def test_points_do_not_depend_on_how_much_is_read_at_a_time(batch_bytes: int, tmp_path: Path) -> None:
     """A file that goes on from one that ended, beside one that lasts, is of the first one's capture point."""

@@ -264,6 +264,28 @@ def test_a_wrong_java_home(tables, tmp_path):
     )
 
 
+@pytest.mark.parametrize(("release", "number"), [('JAVA_VERSION="11.0.2"', 11), ('JAVA_VERSION="1.8.0_392"', 8)])
+def test_an_old_java(tables, tmp_path, release, number):
+    """It is named before it is started."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/false")
+    (tmp_path / "java" / "release").write_text(f'IMPLEMENTOR="x"\n{release}\n')
+    home = str(tmp_path / "java")
+    assert refused(tmp_path, tables, "local[2]", JAVA_HOME=home) == (
+        f"amqpscope: Spark cannot be started: JAVA_HOME={home} is Java {number}; Spark needs Java 17 or 21"
+    )
+
+
+def test_a_java_that_does_not_run(tables, tmp_path):
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.symlink_to("/bin/false")
+    home = str(tmp_path / "java")
+    said = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
+    assert said.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
+
+
 def test_errors_are_ours():
     from amqpscope.pipelines import session, tasks  # noqa: PLC0415
 

@@ -317,6 +317,7 @@ PROTOCOLS = (
     ProtocolPlugin(
         ly.NAME,
         headers=(b"AMQP\1\1\0\x0a",),
+        answers=True,
         ports=(5672,),
         tls_ports=(5671,),
         recogniser=Amqp010Recogniser,

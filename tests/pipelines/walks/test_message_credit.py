@@ -154,8 +154,25 @@ def test_after_a_gap_credit_is_unknown_until_a_stop():
     peers.transfer(False)
     assert waits(peers) == []
     peers.command(True, "message.stop", destination="d")
-    done = peers.completed(False, (0, 4))
-    assert waits(peers, columns="start_frame_no end_frame_no") == [(done, None)]
+    peers.completed(False, (0, 4))
+    assert waits(peers) == []  # there may have been none before
+    peers.flow(0, 1)
+    peers.flow(1, None)
+    last = len(peers.frames)
+    peers.transfer(False)
+    assert waits(peers, columns="start_frame_no end_frame_no") == [(last, None)]
+
+
+def test_a_stop_of_which_the_id_is_unknown():
+    peers = subscribed(messages=1)
+    peers.transfer(False)
+    peers.command(True, "message.stop", destination="d", command_id=None)
+    peers.flow(0, 9)
+    more = peers.flow(1, None)
+    assert waits(peers) == [(8, more, 11000, "possible")]
+    peers.command(True, "message.stop", destination="d", command_id=None)
+    peers.transfer(False)
+    assert len(waits(peers)) == 1
 
 
 def test_a_gap_cuts_off_a_wait():

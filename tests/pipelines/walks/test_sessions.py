@@ -315,6 +315,17 @@ def test_a_commit_whose_completion_may_be_lost():
     assert settlements(peers) == [(0, "none", None, "gap", 8000)]
 
 
+def test_a_commit_whose_id_is_unknown():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.commit", command_id=None)
+    peers.completed(False, (0, 2))
+    assert settlements(peers) == [(0, "none", None, "gap", 9000)]
+
+
 def test_a_session_in_the_middle_of_a_capture():
     peers = Peers(1)
     peers.transfer(False, delivery_tag=None)
