@@ -13,7 +13,7 @@ RECORDINGS = (
     "many_confirms", "mandatory_returns", "gets", "recover", "prefetch", "tag_zero", "failed_handshakes",
     "stream_rstream", "stream_calls",
 )  # fmt: skip
-WAYS = ("lossy", "snapped", "one way")
+WAYS = ("lossy", "without ends", "snapped", "one way")
 
 
 def test_no_pair_that_was_not_there(tmp_path):
