@@ -4,12 +4,23 @@ import difflib
 from collections.abc import Iterator
 
 from amqpscope.spec import amqp10, codes, data, documents, handshakes, tls
+from amqpscope.spec.describe_codes import (
+    OWNERS,
+    addition,
+    closes,
+    code,
+    is_code,
+    of_anomalies,
+    of_anomaly,
+    of_cause,
+    of_choice,
+    of_constant,
+    of_domain,
+    of_type,
+)
 from amqpscope.spec.layout import aligned, paragraph, title
 from amqpscope.spec.model import (
-    Anomaly,
-    Choice,
     Class,
-    Constant,
     Domain,
     Field,
     Method,
@@ -17,10 +28,7 @@ from amqpscope.spec.model import (
     SpecError,
     Struct,
     Table,
-    WireType,
 )
-
-_OWNERS = {"rabbitmq": "RabbitMQ"}
 
 
 def describe(name: str, protocol: Protocol) -> list[str]:
@@ -272,7 +280,7 @@ def _ordered(cls: Class) -> list[Method]:
 
 def of_class(cls: Class, protocol: Protocol) -> list[str]:
     """Describe a class: its methods and content properties."""
-    lines = title(cls.name, f"class {cls.id} of {protocol.name}{_addition(cls.extension)}") + paragraph(cls.doc) + [""]
+    lines = title(cls.name, f"class {cls.id} of {protocol.name}{addition(cls.extension)}") + paragraph(cls.doc) + [""]
     lines += aligned([str(m.id), m.full_name, arrow(m), m.doc] for m in _ordered(cls))
     if cls.fields:
         lines += ["", "  Content properties, in the order of their flags", "", *_field_rows(cls.fields, cls.extension)]
@@ -281,7 +289,7 @@ def of_class(cls: Class, protocol: Protocol) -> list[str]:
 
 def of_method(method: Method, other: str = "") -> list[str]:
     """Describe a method: direction, answers, fields."""
-    kind = f"{method.kind} {method.class_id}.{method.id}{other}{_addition(method.extension)}"
+    kind = f"{method.kind} {method.class_id}.{method.id}{other}{addition(method.extension)}"
     lines = title(method.full_name, kind) + paragraph(method.doc) + ([""] if method.doc else [])
     facts = [["Sent by", senders(method)]]
     if method.responses:
@@ -323,7 +331,7 @@ def _field_rows(fields: tuple[Field, ...], extension: str | None) -> list[str]:
     rows = [["field", "type", "column", "", "", ""]]
     for item in fields:
         column = [item.column, item.column_type] if item.column else ["-", ""]
-        mark = _OWNERS.get(item.extension, item.extension) if item.extension and not extension else ""
+        mark = OWNERS.get(item.extension, item.extension) if item.extension and not extension else ""
         rows.append([item.wire_name, type_name(item), *column, mark, words(item)])
     return aligned(rows)
 
@@ -350,10 +358,6 @@ def words(field: Field) -> str:
         return field.doc or "reserved"
     when = f" Only where the field before has the value {field.when}." if field.when is not None else ""
     return field.doc + when + (" May be absent." if field.optional else "")
-
-
-def _addition(extension: str | None) -> str:
-    return f", addition of {_OWNERS.get(extension, extension)}" if extension else ""
 
 
 # --------------------------------------------------------------------------------------------------- tables, columns
@@ -392,78 +396,3 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
         if structs:
             lines += ["", f"  Field of {', '.join(structs)} of {each.name}"]
     return lines
-
-
-# ------------------------------------------------------------------------------------------------------------- codes
-
-
-def of_anomaly(anomaly: Anomaly) -> list[str]:
-    """Describe an anomaly code."""
-    return title(anomaly.code, f"anomaly, {anomaly.severity}") + paragraph(anomaly.doc)
-
-
-def of_anomalies() -> list[str]:
-    """Describe all anomaly codes."""
-    codes = data.anomalies().values()
-    return title("anomalies", f"{len(codes)} codes") + aligned([a.code, a.severity, a.doc] for a in codes)
-
-
-def of_cause(cause: handshakes.Cause) -> list[str]:
-    """Describe a verdict on a handshake: its meaning and what to do; braces stand for facts of the connection."""
-    lines = title(cause.code, f"verdict on a handshake, {cause.severity}") + paragraph(cause.summary)
-    return [*lines, "", *aligned([["Means", cause.meaning], ["Do", cause.remedy]])]
-
-
-def of_constant(constant: Constant, other: str = "") -> list[str]:
-    """Describe a reply code or another constant."""
-    what = f"reply code {constant.value}" if is_reply(constant) else f"constant, {constant.value}"
-    effect = f", {closes(constant)}" if closes(constant) else ""
-    return title(constant.name, what + other + effect + _addition(constant.extension)) + paragraph(constant.doc)
-
-
-def of_choice(choice: Choice, domain: Domain, protocol: Protocol) -> list[str]:
-    """Describe a named value of an enumeration."""
-    what = "code" if is_code(domain) else "value"
-    return title(choice.name, f"{what} {choice.value} of {domain.name} of {protocol.name}") + paragraph(choice.doc)
-
-
-def is_code(domain: Domain) -> bool:
-    """Return whether its values are codes that people know by their numbers, such as 404."""
-    return domain.name.endswith("-code") and any(choice.value >= 100 for choice in domain.choices)
-
-
-def of_type(wire_type: WireType, protocol: Protocol) -> list[str]:
-    """Describe a wire type."""
-    return title(wire_type.name, " ".join(filter(None, ("type", code(wire_type), "of", protocol.name)))) + paragraph(
-        wire_type.doc
-    )
-
-
-def code(wire_type: WireType) -> str:
-    """Return the code of a type, where it has one."""
-    return "" if wire_type.code is None else f"0x{wire_type.code:02x}"
-
-
-def is_reply(constant: Constant) -> bool:
-    """Return whether it is a reply code: 200, or one that closes a channel or connection."""
-    return constant.kind is not None or constant.name == "reply-success"
-
-
-def closes(constant: Constant) -> str:
-    """Return what a reply code closes: the channel, the connection, or nothing."""
-    if constant.returned:
-        return "comes with basic.return, closes nothing"
-    return {"soft": "closes the channel", "hard": "closes the connection"}.get(constant.kind or "", "")
-
-
-def of_domain(domain: Domain, protocol: Protocol, other: str = "") -> list[str]:
-    """Describe a domain, and the fields that use it."""
-    lines = title(domain.name, ("type" if domain.name == domain.type else f"domain of type {domain.type}") + other)
-    lines += paragraph(domain.doc)
-    choices = [[str(c.value), c.name, "", c.doc] for c in domain.choices]
-    if domain.name in ("reply-code", "response-code"):
-        choices = [[str(c.value), c.name, closes(c), c.doc] for c in protocol.constants if is_reply(c)]
-    lines += ["", *aligned(choices)] if choices else []
-    holders = [(m.full_name, m.fields) for m in protocol.methods] + [(s.name, s.fields) for s in protocol.structs]
-    used = [f"{name} ({f.name})" for name, fields in holders for f in fields if f.domain == domain.name]
-    return [*lines, "", "  Used by", *aligned([[", ".join(used)]], 4)] if used else lines

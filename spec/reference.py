@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from amqpscope.spec import codes, data, describe, handshakes, tls
+from amqpscope.spec import codes, data, describe, describe_codes, handshakes, tls
 from amqpscope.spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -81,9 +81,9 @@ def _protocol(protocol: Protocol) -> list[str]:
     for cls in sorted(protocol.classes, key=lambda c: c.id):
         lines += _class(cls)
     lines += _structs(protocol)
-    replies = [c for c in protocol.constants if describe.is_reply(c)]
+    replies = [c for c in protocol.constants if describe_codes.is_reply(c)]
     if replies:
-        rows = [[str(c.value), c.name + _mark(c.extension), describe.closes(c), c.doc] for c in replies]
+        rows = [[str(c.value), c.name + _mark(c.extension), describe_codes.closes(c), c.doc] for c in replies]
         lines += ["### Reply codes", "", *_grid(["code", "name", "", ""], rows)]
     lines += ["### Other constants", ""]
     others = [c for c in protocol.constants if c not in replies]
@@ -107,7 +107,7 @@ def _structs(protocol: Protocol) -> list[str]:
             rows = [[str(c.value), c.name, c.doc] for c in domain.choices]
             lines += [f"### Values of {domain.name}", "", domain.doc, "", *_grid(["value", "name", ""], rows)]
     if protocol.types:
-        rows = [[describe.code(t), t.name, t.doc] for t in protocol.types]
+        rows = [[describe_codes.code(t), t.name, t.doc] for t in protocol.types]
         lines += ["### Types", "", *_grid(["code", "name", ""], rows)]
     return lines
 

@@ -21,6 +21,7 @@ Facts that rules ask for (None where unknown):
     reply_code, reply_text       of that connection.close; `refused_method`: the method that it names
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
+    login_known        bool: the client's login was captured
     mechanism_offered, response_wellformed, capable_auth   bool
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
@@ -240,6 +241,7 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
         "offered_channel_max": offer.get("channel_max"),
         "offered_frame_max": offer.get("frame_max"),
         "offered_heartbeat": offer.get("heartbeat"),
+        "login_known": bool(login),
         "mechanism": mechanism,
         "mechanisms": offered,
         "mechanism_offered": mechanism in offered.split() if mechanism and offered else None,

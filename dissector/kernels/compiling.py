@@ -32,7 +32,7 @@ from numba.core.typed_passes import (
 )
 from numba.core.untyped_passes import FixupArgs, GenericRewrites, IRProcessing, ReconstructSSA, TranslateByteCode
 
-from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.kernels import declared
 from amqpscope.dissector.kernels.library import environment_of
 from amqpscope.dissector.kernels.machine_code import Code, Processor
 
@@ -62,7 +62,7 @@ def compiled(
 def called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function like an `ENTRY` that numba itself compiles and calls, in this process alone."""
     if IS_OFF:
-        return lambda _, arguments, __: kernel.call(function, False, *arguments)
+        return lambda _, arguments, __: declared.interpreted(function, arguments)
     dispatcher = _plain(function)
     return lambda _, arguments, __: dispatcher(*arguments)
 
@@ -139,8 +139,8 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
 
     Bounds checks are on, because bytes from the wire determine many indexes; they are off for `proven` kernels.
     """
-    own = {"boundscheck": not kernel.is_proven(function), "forceinline": not kernel.is_outlined(function)}
-    return kernel.FLAGS | own
+    own = {"boundscheck": not declared.is_proven(function), "forceinline": not declared.is_outlined(function)}
+    return declared.FLAGS | own
 
 
 # -------------------------------------------------------------------------------------------------------------- LLVM
@@ -188,15 +188,15 @@ class _Namespace(dict[str, Any]):
     def __init__(self, names: dict[str, Any], made: Callable[[Callable[..., Any]], Any]) -> None:
         super().__init__(names)
         self.made = made
-        self.kernels = {name: value for name, value in names.items() if kernel.is_kernel(value)}
+        self.kernels = {name: value for name, value in names.items() if declared.is_kernel(value)}
         for name, module in names.items():
             if isinstance(module, types.ModuleType):
-                self.kernels |= {_joined(name, n): v for n, v in vars(module).items() if kernel.is_kernel(v)}
+                self.kernels |= {_joined(name, n): v for n, v in vars(module).items() if declared.is_kernel(v)}
         for name, value in names.items():
             if name in self.kernels:
                 del self[name]
-            elif value is kernel.u64 or value is kernel.i64:
-                self[name] = np.uint64 if value is kernel.u64 else np.int64
+            elif value is declared.u64 or value is declared.i64:
+                self[name] = np.uint64 if value is declared.u64 else np.int64
         self[INDEX] = np.uint64
 
     def __missing__(self, name: str) -> Any:
@@ -214,9 +214,9 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         of = node.value.id if isinstance(node.value, ast.Name) else ""
         owner = self.names.get(of)
-        if kernel.is_declaration(owner):
+        if declared.is_declaration(owner):
             return ast.Constant(getattr(owner, node.attr))
-        if isinstance(owner, types.ModuleType) and kernel.is_kernel(getattr(owner, node.attr, None)):
+        if isinstance(owner, types.ModuleType) and declared.is_kernel(getattr(owner, node.attr, None)):
             return ast.Name(_joined(of, node.attr), ast.Load())
         return node
 

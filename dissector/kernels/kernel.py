@@ -26,18 +26,28 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy import ndarray
 
-from amqpscope.dissector.kernels.state import Matrix
+from amqpscope.dissector.kernels.declared import (
+    FLAGS,
+    F,
+    called,
+    i64,
+    interpreted,
+    is_declaration,
+    is_kernel,
+    is_outlined,
+    is_proven,
+    kernel,
+    proven,
+    u64,
+)
 
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["call", "called", "i64", "kernel", "proven", "specialize", "u64"]
 
-_kernels: set[Callable[..., Any]] = set()
-_proven: set[Callable[..., Any]] = set()
-_outlined: set[Callable[..., Any]] = set()
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
 """Compiled kernels as `machine_code.ENTRY`, by function and the types of its arguments."""
 _not_kept: set[tuple[Any, ...]] = set()
@@ -46,9 +56,6 @@ _count = 0
 """Kernels that were compiled in this process."""
 _compiling = RLock()
 
-FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
-"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call
-passes every array as seven words on the stack, and every matrix as nine; inlining avoids most of that."""
 FORMAT = 3
 """Raised by one when kernels are compiled, called or cached in another way: this invalidates the cache."""
 
@@ -62,34 +69,6 @@ COMPILE_COLD_ABOVE = 8 << 20
 """Bytes of input above which compiling kernels for the first time (about a minute) pays."""
 
 
-def kernel(function: F) -> F:
-    """Register a plain function as a kernel and return it unchanged."""
-    _kernels.add(function)
-    return function
-
-
-def proven(function: F) -> F:
-    """Register a kernel that is compiled without bounds checks: its caller has shown that accesses are in bounds."""
-    _proven.add(function)
-    return kernel(function)
-
-
-def called(function: F) -> F:
-    """Register a kernel that is not inlined: a long one that few rows need is compiled only once."""
-    _outlined.add(function)
-    return kernel(function)
-
-
-def u64(value: int) -> int:
-    """Return an integer as uint64: compiled, as numpy's type, because numba converts int64 with uint64 to float64."""
-    return value & 0xFFFFFFFFFFFFFFFF
-
-
-def i64(value: int) -> int:
-    """Return an integer as int64: compiled, a byte from an array is uint8, and its sums are uint64."""
-    return value
-
-
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
     """Run a kernel, compiled or interpreted, over numpy arrays and integers."""
     if compiled:
@@ -99,14 +78,7 @@ def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
         )
         ready = _ready.get(key) or _made_ready(key, arguments)
         return ready(None, arguments, None)
-    return function(*[_view(a) for a in arguments])
-
-
-def _view(argument: Any) -> Any:
-    if isinstance(argument, tuple):
-        views = map(_view, argument)
-        return argument._make(views) if hasattr(argument, "_make") else tuple(views)
-    return argument.data if isinstance(argument, np.ndarray) else argument
+    return interpreted(function, arguments)
 
 
 def _kind(argument: Any) -> Hashable:
@@ -197,7 +169,7 @@ def _made(key: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any
         from amqpscope.dissector.kernels.machine_code import host  # noqa: PLC0415
     except ImportError as error:
         _fall_back(key, f"{error}; the kernel is interpreted")
-        return lambda _, arguments, __: call(function, False, *arguments)
+        return lambda _, arguments, __: interpreted(function, arguments)
     if compiling.IS_OFF:
         return compiling.called_by_numba(function)
     try:
@@ -255,21 +227,6 @@ def _types(arguments: tuple[Any, ...]) -> str:
     return hashlib.sha256(str(_kind(arguments)).encode()).hexdigest()[:16]
 
 
-def is_proven(function: Callable[..., Any]) -> bool:
-    """Return whether a kernel is compiled without bounds checks."""
-    return function in _proven
-
-
-def is_outlined(function: Callable[..., Any]) -> bool:
-    """Return whether a kernel is called, not inlined."""
-    return function in _outlined
-
-
-def is_kernel(value: Any) -> bool:
-    """Return whether something is a kernel."""
-    return isinstance(value, types.FunctionType) and value in _kernels
-
-
 def _exists(file: Path) -> bool:
     """Return whether a file exists; files in a folder of another user do not count."""
     try:
@@ -303,8 +260,8 @@ def _digest(function: Callable[..., Any]) -> str:
             (
                 FORMAT,
                 FLAGS,
-                function in _proven,
-                function in _outlined,
+                is_proven(function),
+                is_outlined(function),
                 code.co_code,
                 code.co_consts,
                 code.co_varnames,
@@ -317,7 +274,7 @@ def _digest(function: Callable[..., Any]) -> str:
         value = function.__globals__.get(name)
         part = repr(value)
         if isinstance(value, types.FunctionType):
-            part = _digest(value) if value in _kernels else value.__name__
+            part = _digest(value) if is_kernel(value) else value.__name__
         elif is_declaration(value):
             part = value.layout()
         elif isinstance(value, types.ModuleType):  # its constants and kernels
@@ -325,11 +282,6 @@ def _digest(function: Callable[..., Any]) -> str:
             part = repr([(n, _digest(v) if is_kernel(v) else v) for n, v in found if is_kernel(v) or _is_constant(v)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
-
-
-def is_declaration(value: Any) -> TypeGuard[type[Matrix]]:
-    """Return whether something declares the columns of a matrix."""
-    return isinstance(value, type) and issubclass(value, Matrix)
 
 
 def _is_constant(value: Any) -> bool:

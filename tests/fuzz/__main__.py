@@ -61,10 +61,10 @@ def replay(target: str, corpus: Path) -> int:
 
     Kernels that do without bounds checks because they are proven are compiled with them.
     """
-    from amqpscope.dissector.kernels import kernel  # noqa: PLC0415
+    from amqpscope.dissector.kernels import declared  # noqa: PLC0415
     from tests.fuzz.targets import TARGETS as FUNCTIONS  # noqa: PLC0415
 
-    kernel._proven.clear()
+    declared._proven.clear()
     different, paths = 0, sorted(corpus.iterdir())
     for path in paths:
         raw = path.read_bytes()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,14 +118,17 @@ def test_tables_as_dataframes(spark: SparkSession, captures: Path, tmp_path: Pat
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
-from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.dissector import Options
 from amqpscope.pipelines import archive
 
+captures, output, master = sys.argv[1:]
 dissect_part = archive.dissect_part
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 def killed_once(job, batches):
     found = list(dissect_part(job, batches))  # all is written
@@ -131,20 +136,34 @@ def killed_once(job, batches):
         (Path(job.folder).parents[1] / "flag").touch(exist_ok=False)
     except FileExistsError:
         return iter(found)
-    os.kill(os.getpid(), signal.SIGKILL)
+    if master.startswith("local["):
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(parent(os.getppid()), signal.SIGKILL)  # the JVM above the daemon that forked this worker
+    time.sleep(60)
 
 archive.dissect_part = killed_once
-archive.dissect_captures(named([sys.argv[1]]), Path(sys.argv[2]), lambda begin: Options(), {}, "local[2,2]")
+archive.dissect_captures(
+    named([captures]), Path(output), lambda begin: Options(), {}, master, spark_executor_memory="512m"
+)
 """
 
 
-def test_a_killed_task_leaves_nothing_double(captures: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(captures), str(tmp_path / "spark")]
-    subprocess.run(command, check=True, capture_output=True)
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
+@pytest.mark.parametrize("master", ["local[2,2]", "local-cluster[2,1,512]"])
+def test_a_lost_task_or_executor_changes_nothing(master: str, captures: Path, tmp_path: Path) -> None:
+    """The blocks that an executor kept are lost with it, and cut again."""
+    spark = find_spec("pyspark")
+    assert spark is not None and spark.origin is not None
+    home = tmp_path / "spark"  # executors write logs there
+    home.mkdir()
+    for each in Path(spark.origin).parent.iterdir():
+        (home / each.name).symlink_to(each)
+    command = [sys.executable, "-c", KILLED, str(captures), str(tmp_path / "out"), master]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"SPARK_HOME": str(home)})
     main(["dissect", str(captures), "-o", str(tmp_path / "one")])
     assert (tmp_path / "flag").exists()
-    assert rows_of(tmp_path / "spark") == rows_of(tmp_path / "one")
-    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *schemas()}
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "one")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {NOTE, *schemas()}
 
 
 def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_path: Path) -> None:

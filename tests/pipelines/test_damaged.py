@@ -13,7 +13,7 @@ RECORDINGS = (
     "many_confirms", "mandatory_returns", "gets", "recover", "prefetch", "tag_zero", "failed_handshakes",
     "stream_rstream", "stream_calls",
 )  # fmt: skip
-WAYS = ("lossy", "snapped", "one way")
+WAYS = ("lossy", "without ends", "snapped", "one way")
 
 
 def test_no_pair_that_was_not_there(tmp_path):
@@ -26,3 +26,14 @@ def test_no_pair_that_was_not_there(tmp_path):
         assert counts["right"] + counts["censored"] == counts["found"] > 0
     assert found.counts["lossy", "confirms"]["right"] > 100
     assert found.counts["snapped", "settlements"]["right"] > 0.9 * found.counts["snapped", "settlements"]["found"]
+
+
+def test_no_answer_in_sessions_that_was_not_there(tmp_path):
+    """The undamaged rows are those of another reading (`test_sessions_against_reference`)."""
+    names = ("tx", "flow_credit", "multi_session", "messaging")
+    recordings = [Recording.of(FOLDER / f"qpid_{name}.pcap") for name in names]
+    found = judge(analyzed(runs_of(recordings, ("lossy", "one way"), seeds=2), tmp_path))
+    assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []
+    for table in ("confirms", "settlements", "rpcs"):
+        counts = found.counts["lossy", table]
+        assert counts["right"] > 0.8 * counts["found"] > 0

@@ -32,8 +32,9 @@ BEGINNING, END = 28, 14
 """Packets of a connection that are left out: the first and the last ones."""
 FIRST_PORT = 20_000
 """The client's port of the first copy; the others follow."""
-UNKNOWN = {"gap", "close-in-gap", "end-in-gap", "one-direction"}
-"""Outcomes and endings of connections of which something is missing."""
+UNKNOWN = {"gap", "close-in-gap", "end-in-gap", "one-direction", "login-refused", "encrypted"}
+"""Outcomes and endings of connections of which something is missing. Without the login it is not known why that was
+refused, and without the client's hello nothing of TLS can be read."""
 REFUSALS = (403, 530)
 """Reply codes of brokers that say what they refuse."""
 KINDS = ("same", "gap", "unseen", "proven", "wrong")
@@ -71,7 +72,7 @@ class Verdict:
         refused = self.row["closed_by"] == "server-close" and self.row["reply_code"] in REFUSALS
         # in AMQP 1.0 both sides send a close, of which the first may be missing
         is_closed = self.row["reply_code"] is not None and self.row["protocol"] != "amqp-1.0"
-        return ((self.used or refused) and self.row["handshake_outcome"] in UNKNOWN) or (
+        return ((self.used or refused) and self.row["handshake_outcome"] == "gap") or (
             is_closed and self.row["ending"] in UNKNOWN
         )
 
@@ -115,7 +116,7 @@ def verdicts(capture: Capture, found: list[Copy], keylog: Path, compiled: bool) 
     options = Options(keylog=str(keylog) if keylog.exists() else None)
     tables = dissect_packets(packets, capture.link, compiled, options=options)
     used = {row["connection_id"] for row in rows(tables["amqp091_frames"]) if row["channel"]}
-    used |= {r["connection_id"] for r in rows(tables["stream_frames"]) if r["command"] not in NEUTRAL}
+    used |= {r["connection_id"] for r in rows(tables["stream_frames"]) if r["command"] not in (None, *NEUTRAL)}
     used |= {row["connection_id"] for row in rows(tables["amqp010_frames"]) if row["session"]}
     ports = range(FIRST_PORT, FIRST_PORT + len(found))
     return {

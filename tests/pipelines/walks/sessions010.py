@@ -13,7 +13,9 @@ import pyarrow as pa
 from amqpscope import dissector
 from tests.pipelines.scenario import arrow_table
 
-CAPTURES = sorted((Path(__file__).parents[2] / "captures").glob("qpid_*.pcap"))
+_RECORDED = ("flow_credit", "messaging", "python_peers", "session_controls", "tx")
+CAPTURES = [Path(__file__).parents[2] / f"captures/qpid_{name}.pcap" for name in _RECORDED]
+"""Recordings with all that sessions do."""
 TABLES = ("connections", "anomalies", "amqp010_frames", "messages")
 Row = dict[str, Any]
 

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.engine import Engine
+from amqpscope.pipelines.engine import Engine, walked
 from amqpscope.pipelines.walks.command_batches import pairs_of
+from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.rpcs import Rpcs
 from amqpscope.pipelines.walks.session_statistics import SessionStatistics
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
@@ -378,6 +380,42 @@ def test_anything_in_every_manner(seed):
 
 def test_recordings_in_every_manner():
     same_in_every_manner(together(map(recorded, CAPTURES)), SessionStatistics, (7, 100))
+
+
+@pytest.mark.parametrize("make", [Rpcs, Heartbeats])
+def test_controls_and_heartbeats_in_every_manner(make):
+    chance = random.Random(7)
+    made = tables_of(*(any_peers(chance, number) for number in range(1, 6)))
+    same_in_every_manner(together([*map(recorded, CAPTURES), made]), make, (7, 100))
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "found"),
+    [
+        ("s", 0, ("session.detached", "ok", None)),
+        ("s", 3, ("session.detached", "error", 3)),
+        ("", 3, ("session.detached", "error", 3)),
+        ("t", 0, (None, "none", None)),
+    ],
+)
+def test_a_detached_answers_the_request_that_is_open(name, code, found):
+    peers = Peers(1)
+    peers.begin()
+    peers.control(True, "session.detach", name="s")
+    peers.control(False, "session.detached", name=name, code=code)
+    rows = walked(tables_of(peers), [Rpcs()])["rpcs"].to_pylist()
+    answers = {row["request"]: (row["response"], row["outcome"], row["reply_code"]) for row in rows}
+    assert answers == {"session.attach": ("session.attached", "ok", None), "session.detach": found}
+
+
+def test_a_detached_may_refuse_an_attach():
+    peers = Peers(1)
+    peers.control(True, "session.attach", name="s")
+    peers.control(False, "session.detached", name="s", code=1)
+    (row,) = walked(tables_of(peers), [Rpcs()])["rpcs"].to_pylist()
+    assert (row["request"], row["response"], row["outcome"], row["reply_code"]) == (
+        "session.attach", "session.detached", "error", 1,
+    )  # fmt: skip
 
 
 @pytest.mark.compiled

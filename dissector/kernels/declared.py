@@ -1,0 +1,79 @@
+"""Declare kernels: which functions are kernels, how they are compiled, and how they run interpreted."""
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard, TypeVar
+
+import numpy as np
+
+from amqpscope.dissector.kernels.state import Matrix
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_kernels: set[Callable[..., Any]] = set()
+_proven: set[Callable[..., Any]] = set()
+_outlined: set[Callable[..., Any]] = set()
+
+FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
+"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call
+passes every array as seven words on the stack, and every matrix as nine; inlining avoids most of that."""
+
+
+def kernel(function: F) -> F:
+    """Register a plain function as a kernel and return it unchanged."""
+    _kernels.add(function)
+    return function
+
+
+def proven(function: F) -> F:
+    """Register a kernel that is compiled without bounds checks: its caller has shown that accesses are in bounds."""
+    _proven.add(function)
+    return kernel(function)
+
+
+def called(function: F) -> F:
+    """Register a kernel that is not inlined: a long one that few rows need is compiled only once."""
+    _outlined.add(function)
+    return kernel(function)
+
+
+def u64(value: int) -> int:
+    """Return an integer as uint64: compiled, as numpy's type, because numba converts int64 with uint64 to float64."""
+    return value & 0xFFFFFFFFFFFFFFFF
+
+
+def i64(value: int) -> int:
+    """Return an integer as int64: compiled, a byte from an array is uint8, and its sums are uint64."""
+    return value
+
+
+def is_proven(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel is compiled without bounds checks."""
+    return function in _proven
+
+
+def is_outlined(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel is called, not inlined."""
+    return function in _outlined
+
+
+def is_kernel(value: Any) -> bool:
+    """Return whether something is a kernel."""
+    return isinstance(value, types.FunctionType) and value in _kernels
+
+
+def is_declaration(value: Any) -> TypeGuard[type[Matrix]]:
+    """Return whether something declares the columns of a matrix."""
+    return isinstance(value, type) and issubclass(value, Matrix)
+
+
+def interpreted(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """Run a kernel interpreted: arrays become `memoryview`s, whose items are Python integers."""
+    return function(*[_view(a) for a in arguments])
+
+
+def _view(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        views = map(_view, argument)
+        return argument._make(views) if hasattr(argument, "_make") else tuple(views)
+    return argument.data if isinstance(argument, np.ndarray) else argument
