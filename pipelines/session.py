@@ -222,7 +222,8 @@ def _check(master: str | None) -> None:
         raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java; {JAVA}")
     if not home and shutil.which("java") is None:
         raise SessionError(f"Spark cannot be started: there is no Java; {JAVA}")
-    if (java := _java()).version is not None and java.version < OLDEST_JAVA:
+    java = _java()
+    if java.version is not None and java.version < OLDEST_JAVA:
         raise SessionError(f"Spark cannot be started: {java}; {JAVA}")
     reasons = []
     for address in _addresses(master):
