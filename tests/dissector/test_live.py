@@ -18,6 +18,7 @@ from pamqp import commands
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.tcp.settling import SETTLE_NS
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
 from tests.dissector.stream import wire as stream
@@ -29,11 +30,17 @@ ACK = method(commands.Basic.Ack(delivery_tag=1))
 LARGE = b"".join(publish(bytes(range(256)) * 20))
 
 
+def spread(packets: list[Packet]) -> list[Packet]:
+    """The packets so far apart that none waits for a SYN that comes late."""
+    return [Packet(packet.ts_ns + 2 * n * SETTLE_NS, packet.data, packet.length) for n, packet in enumerate(packets)]
+
+
 def arrivals(packets: list[Packet], compiled: bool = False) -> list[tuple[str, int, int]]:
     """What each frame is, its packet, and with which packet its row came; beyond the last where that took the end."""
     dissector = Dissector(compiled=compiled)
     dissector.captures.append("live.pcap")
     found = []
+    packets = spread(packets)
     batches = CaptureFile(io.BytesIO(pcap(packets, ns=True)), "live.pcap", 0, batch_bytes=64, compiled=compiled)
     for batch in (*batches, None):
         now = len(packets) + 1 if batch is None else int(batch.packet[-1])
@@ -199,7 +206,7 @@ def program(*words: str) -> Iterator[Program]:
 
 def test_lines_come_while_the_pipe_is_open() -> None:
     with program("frames", "-") as running:
-        running.say(pcap(TAPE.packets))
+        running.say(pcap(spread(TAPE.packets)))
         lines = running.lines(8)
         status, out, errors = running.end()
     assert [b"basic.publish" in lines[0], b"basic.ack" in lines[3]] == [True, True]
@@ -211,7 +218,7 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
     """And told before: frames of which nobody knows whose they are."""
     tape = begun(25_999).play([(CLIENT, HEARTBEAT), (CLIENT, HEARTBEAT + HEARTBEAT)])
     with program("frames", "-") as running:
-        running.say(pcap(tape.packets))
+        running.say(pcap(spread(tape.packets)))
         told = running.lines(1, errors=True)
         status, out, errors = running.end(number)
     assert told == [
@@ -225,7 +232,7 @@ def test_what_waits_for_a_missing_packet_is_reported_and_printed_at_the_end() ->
     tape = Tape().play([*handshake(), *opening(1), *[(CLIENT, b"".join(publish()))] * 3])
     tape.packets.pop(-2)
     with program("frames", "-") as running:
-        running.say(pcap(tape.packets))
+        running.say(pcap(spread(tape.packets)))
         told = running.lines(1, errors=True)
         status, out, errors = running.end(signal.SIGINT)
     assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for bytes that the capture may have missed" in told[0]
@@ -246,7 +253,7 @@ def test_tables_and_verdicts_are_made_of_what_came_until_then(words: list[str], 
 
 def test_a_second_signal_leaves_at_once() -> None:
     with program("frames", "-") as running:
-        running.say(pcap(TAPE.packets))
+        running.say(pcap(spread(TAPE.packets)))
         running.lines(4)
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.1)  # two at once are one
@@ -263,11 +270,11 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     try:
-        running.say(pcap(TAPE.packets[:-1]))
+        running.say(pcap(spread(TAPE.packets)[:-1]))
         running.listens()
         running.process.send_signal(signal.SIGINT)
         time.sleep(1)
-        running.say(pcap(TAPE.packets[-1:])[24:])
+        running.say(pcap(spread(TAPE.packets)[-1:])[24:])
         running.lines(4)
         assert running.end(signal.SIGTERM)[0] == 0
     finally:

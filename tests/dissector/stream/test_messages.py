@@ -186,9 +186,10 @@ def test_unreadable_sub_batches(coding: int) -> None:
 @pytest.mark.parametrize("coding", PACKED)
 def test_bombs_are_not_opened(coding: int) -> None:
     bomb = PACKED[coding](bytes(30_000_000))
-    for announced in (1000, 2**31):
+    for announced, code in ((1000, "sub-batch-unreadable"), (2**31, "limit-reached")):
         found = read((True, w.publish(3, [(1, w.sub_batch(bomb, 3, coding, announced))])), most=60_000, compiled=True)
-        assert [row["code"] for row in found["anomalies"]] == ["sub-batch-unreadable"]
+        # snappy hardly packs it: its frame is longer than was agreed
+        assert [row["code"] for row in found["anomalies"] if row["code"] != "frame-too-large"] == [code]
         assert len(found["messages"]) == 1
 
 
