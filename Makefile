@@ -48,7 +48,7 @@ wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
 	$(BIN)/python -m tools.kernels build/compiled
 	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
 
-fuzz: $(BIN)/.ready  ## fuzz everything that reads octets, a minute each (make fuzz SECONDS=600 for longer)
+fuzz: $(BIN)/.ready  ## fuzz everything that reads bytes, a minute each (make fuzz SECONDS=600 for longer)
 	$(BIN)/python -m pip install -q --group fuzz
 	$(BIN)/python -m tests.fuzz all --seconds $(SECONDS)
 
@@ -73,7 +73,7 @@ docs: $(BIN)/.ready  ## build the documentation site in build/site, and fail on 
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"
 	$(MAKE) reference
-	$(MAKE) lint test docs
+	$(MAKE) lint test test-wheel docs
 	$(MAKE) wheel
 	$(BIN)/python -m tools.release "$(VERSION)" --finish
 	@echo "Committed and tagged v$(VERSION), built in dist/. Next: git push --follow-tags"
