@@ -209,7 +209,9 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
         end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
         direction[row, Direction.FIN] = direction[row, Direction.POS] + end
     if conn[slot, Conn.CLOSER] < 0:
-        conn[slot, Conn.CLOSER] = side
+        # A FIN that acknowledges the other side's came after it, whichever was captured first.
+        answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, 2 * slot + 1 - side)
+        conn[slot, Conn.CLOSER] = 1 - side if answers else side
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
     if direction[row, Direction.END] == 0:
         direction[row, Direction.END] = RST if is_reset else FIN

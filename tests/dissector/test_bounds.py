@@ -182,7 +182,8 @@ def test_frames_that_are_not_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     turns = [*handshake(), (CLIENT, raw(1, 1, bytes(20_000))[:9_000])]
     found, most = read(many(tmp_path, 5672, turns), lambda reading: stage(reading).framing.cursor[Cursor.CHAINED])
     assert 40_000 < most <= 50_000
-    assert sum(row["code"] == "limit-reached" for row in found["anomalies"]) == 35
+    limited = [row for row in found["anomalies"] if row["code"] == "limit-reached"]
+    assert sum(row["connection_id"] is not None for row in limited) == 35 and len(limited) <= 36
 
 
 def test_bytes_held_until_the_protocol_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

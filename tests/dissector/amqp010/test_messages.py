@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.fields.decoding import REDACTED
 from tests.dissector.amqp010 import wire as w
 from tests.dissector.amqp010.given import HEADS, OPERATIONS, SEGMENTS, Row, expected, parsed
 from tests.dissector.runs import dissect_packets, rows
@@ -52,11 +53,12 @@ def test_operations_and_messages_round_trip(operations: list[Any], largest: int,
     found = dissect_packets(tape.end().packets, options=FULL)
     shown = [row for row in rows(found["amqp010_frames"]) if row["method"]][6:]
     names = list(w.PROTOCOL.method_columns())
-    assert [
-        (row["method"], parsed(method.fields, {n: row[n] for n in names if row[n] is not None}))
-        for row, (method, _) in zip(shown, wanted, strict=True)
-    ] == [(columns.pop("method"), columns) for _, columns in wanted]
     assert {row["code"] for row in rows(found["anomalies"])} <= {"integer-too-large"}
+    for row, (method, columns) in zip(shown, wanted, strict=True):
+        assert row["method"] == columns.pop("method")
+        held = {n: row[n] for n in names if row[n] is not None}
+        if held.get("mechanism") != REDACTED:  # a malformed login, or one of a mechanism that is no name, shows no text
+            assert parsed(method.fields, held) == columns
     for row, (method, side, structs, body) in zip(rows(found["messages"]), messages, strict=True):
         assert row["kind"] == ("return" if method.name == "return" else "publish" if side == CLIENT else "deliver")
         assert (row["body"], row["body_size"]) == (body or b"", len(body or b""))
