@@ -75,7 +75,7 @@ class Detector:
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
     def sort(self, chunks: Ints, buffer: Buffer, facts: Ints) -> Ints:
-        """Yield the chunks of decided connections; those held back for one come first when it is decided."""
+        """Return the chunks of decided connections; those held back for one stand before the chunk that decides it."""
         slots = chunks[Chunk.SLOT]
         waiting = np.flatnonzero(facts[:, Facts.PROTOCOL].copy()[slots] == 0)
         if not len(waiting):
@@ -84,6 +84,7 @@ class Detector:
         facts[undecided, Facts.CLIENT] = clients(facts, undecided, self.brokers)
         keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
+        places: list[int] = []
         for i in self._undecided(waiting, slots, facts):
             slot = int(slots[i])
             probe = self.probes.get(slot)
@@ -94,11 +95,15 @@ class Detector:
                 keep[i] = False
                 continue
             released += self._release(slot, probe, buffer, facts)
+            places += [i] * (len(released) - len(places))
             keep[i] = keep_after(chunks[:, i], probe.proxy, int(facts[slot, Facts.CLIENT]))
         if keep.all() and not released:
             return chunks
         rest = chunks[:, keep]
-        return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1) if released else rest)
+        if not released:
+            return np.ascontiguousarray(rest)
+        order = np.argsort(np.concatenate([places, np.flatnonzero(keep)]), kind="stable")
+        return np.ascontiguousarray(np.concatenate([np.stack(released, axis=1), rest], axis=1)[:, order])
 
     def settle(self, ended: Ints, buffer: Buffer, facts: Ints) -> Ints:
         """Return the chunks of ended connections that never showed which protocol of several has their header."""

@@ -137,3 +137,10 @@ def test_lines_of_text_name_operations_and_numbers(capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert any(" 1.1 header 429 bytes" in line for line in lines)
     assert any("reply_code=200 (normal)" in line for line in lines)
+
+
+def test_frames_are_listed_in_the_order_of_packets(capsys: pytest.CaptureFixture[str]) -> None:
+    """Headers wait for the frame that tells which 0-10 is spoken, and come with it, not before all else."""
+    assert main(["frames", str(CAPTURES["exceptions"])]) == 0
+    packets = [int(line.split()[0]) for line in capsys.readouterr().out.splitlines()]
+    assert packets == sorted(packets) and len(set(packets)) > 100
