@@ -131,7 +131,7 @@ class ProtocolPlugin:
     Attributes:
         name: as in tables and on the command line; its document in `spec` is called so too.
         headers: first bytes of a client that can be nothing else.
-        frames_begin: first byte of the first frame, by which it is told from another with the same header; None: of
+        frames_begin: first byte of the first frame, which tells it from another with the same header; None: of
             these, it is the one whose first frame begins with any other byte.
         begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
             when they are nobody's header.
