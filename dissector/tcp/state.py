@@ -104,7 +104,7 @@ class Direction(Matrix):
     LATE_TS = column("its time")
     LATE_PACKET = column("its packet")
     LATE_CAPTURE = column("its capture")
-    SHOWN = column("position up to which sequence numbers of segments without bytes show that this side has sent")
+    SHOWN = column("position up to which segments without bytes, and resets, show that this side has sent")
     FIN = column("position of its FIN, after all bytes; -1: not seen", empty=-1)
     LOST = column("bytes in gaps")
     AGAIN = column("bytes that were retransmitted")
