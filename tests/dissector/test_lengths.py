@@ -48,6 +48,18 @@ def sizes(packets: list[Packet], side: int, compiled: bool = False) -> list[tupl
 
 
 @pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("segment", [21, 1448])
+def test_two_frames_are_lost_at_most_where_little_follows(bit: int, segment: int) -> None:
+    """The connection ends before the payload that the damaged head claims."""
+    open_ok = method(commands.Channel.OpenOk(), 7)
+    for side, frames in ((SERVER, [ACK] * 4), (SERVER, [open_ok, ACK] * 2)):
+        stream = b"".join(frames)
+        for at, _ in frames_of(stream)[:-1]:
+            found = sizes(played(side, flipped(stream, at, bit), segment), side)
+            assert len(frames) - 2 <= len(found) <= len(frames)
+
+
+@pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("segment", [100, 1448, 20_000])
 def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int, segment: int) -> None:
     """Of acknowledgements, and of contents."""
