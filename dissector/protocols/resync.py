@@ -40,7 +40,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.gathering import full_segment, gather
+from amqpscope.dissector.protocols.holding import full_segment, gather
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
