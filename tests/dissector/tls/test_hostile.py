@@ -128,11 +128,11 @@ def test_hellos_say_what_was_agreed() -> None:
     found = Session(KeyLog(), True)
     for side, data in tunnel.opening:
         found.feed(side, data, len(data), AT, AT)
-    hello, chosen = found.shown.hello, found.shown.chosen
-    assert hello and chosen and found.shown.client == CLIENT
+    hello, chosen = found.handshake.shown.hello, found.handshake.shown.chosen
+    assert hello and chosen and found.handshake.shown.client == CLIENT
     assert (hello.server_name, hello.protocols, hello.versions) == (NAME, ("amqp", "other"), (0x0303,))
     assert 0xC02B in hello.suites and (chosen.version, chosen.suite) == (0x0303, 0xC02B)
-    assert [step.event for step in found.shown.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
+    assert [step.event for step in found.handshake.shown.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
@@ -314,7 +314,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
     for side, data in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
         found.feed(side, data, len(data), AT, AT)
         assert found.held <= 20_000
-    assert not found.hoping and not found.waiting and found.shown.version == 0x0304
+    assert not found.hoping and not found.waiting and found.handshake.shown.version == 0x0304
     assert [fault.code for fault in found.faults] == ["limit-reached"]
 
 
