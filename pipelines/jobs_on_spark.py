@@ -33,6 +33,7 @@ from amqpscope.pipelines.statistics import (
 )
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import failures, keys, latency
+from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events
 from amqpscope.pipelines.walks.failures import Failures
 from amqpscope.pipelines.walks.latency import Latencies
@@ -136,7 +137,7 @@ def walk_connections(task: Task, batches: Batches) -> Batches:
             if len(rows):
                 rows = timed(rows, cut) if source == ev.MESSAGES else rows
                 columns = (*layout.leading, *layout.further)
-                rows = ev.prepared(source, rows, columns, compiled)
+                rows = prepared(source, rows, columns, compiled)
                 tables[source] = rows.select([name for name in columns if name in rows.column_names])
         events = Events.mixed(tables, batch["source"].to_numpy().astype(np.int8))
         for chain in walks:

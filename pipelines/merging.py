@@ -62,7 +62,7 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
     """Return the connections where frames may be missing, according to their anomalies.
 
     Args:
-        anomalies: rows of `events.prepared`, in parts.
+        anomalies: rows of `event_rows.prepared`, in parts.
     """
     parts = [part["connection_id"].filter(pc.is_in(part["what"], value_set=_GAPS)) for part in anomalies]
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).unique().drop_null()
@@ -78,7 +78,7 @@ def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> t
     """Return frames with the times of those that they stand for, and which of them (bool) stay.
 
     Args:
-        frames: rows of `events.prepared`, those of a connection mostly in their order.
+        frames: rows of `event_rows.prepared`, those of a connection mostly in their order.
         wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
         compiled: whether kernels run compiled.

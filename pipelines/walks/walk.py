@@ -27,7 +27,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Needs:
-    """What a walk needs of a table besides the leading columns (`events.LEADING`), which all events have.
+    """What a walk needs of a table besides the leading columns (`event_rows.LEADING`), which all events have.
 
     Attributes:
         columns: further ones.
