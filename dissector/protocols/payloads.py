@@ -47,6 +47,7 @@ def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int)
     parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
         walk.free[0] == 0
+        or parsers[row, Parser.FRAGMENTS] >= limits.FRAGMENTS_PER_CONNECTION
         or parsers[row, Parser.CHAINED] + length > limits.PAYLOAD
         or cursor[Cursor.CHAINED] + length > limits.WAITING_BYTES
     ):
@@ -65,6 +66,7 @@ def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int)
         fragments[parsers[row, Parser.CHAIN_END], Fragment.NEXT] = fragment
     parsers[row, Parser.CHAIN_END] = fragment
     parsers[row, Parser.CHAINED] += length
+    parsers[row, Parser.FRAGMENTS] += 1
     cursor[Cursor.CHAINED] += length
     return 1
 
@@ -102,3 +104,4 @@ def drop_chain(walk: Walk, row: int) -> None:
     parsers[row, Parser.CHAIN] = -1
     parsers[row, Parser.CHAIN_END] = -1
     parsers[row, Parser.CHAINED] = 0
+    parsers[row, Parser.FRAGMENTS] = 0

@@ -47,6 +47,7 @@ class Parser(Matrix):
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)
     CHAIN_END = column("last fragment", empty=-1)
     CHAINED = column("bytes in fragments")
+    FRAGMENTS = column("number of fragments")
     SKIPPED = column("bytes skipped in the current search")
     UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
     FOUND = column("1: a frame begins there")
@@ -157,6 +158,15 @@ class Assembly(Matrix):
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     KEEPING = column("bytes of bodies under way that are kept")
+
+
+class Usage(Matrix):
+    """Connections: what their contents under way take."""
+
+    HELD = column("bytes of methods and headers that are kept")
+    PAYLOADS = column("number of these that lie in several frames, where a protocol has such")
+    KEEPING = column("bytes of bodies that are kept")
+    REQUESTS = column("consumers, and requests without an answer")
 
 
 class Kept(Records):

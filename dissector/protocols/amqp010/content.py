@@ -17,7 +17,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Track,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+from amqpscope.dissector.protocols.state import LIMIT, Fault, Place, Usage
 
 
 @kernel
@@ -101,10 +101,13 @@ def touch(of: Channels, frames: Array, i: int, k: int) -> None:
 @kernel
 def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     """Keep bytes of a segment that goes on; 0 when a limit forbids it."""
-    tracks, payloads, assembly = of.tracks, of.payloads, of.assembly
+    tracks, payloads, usage, assembly = of.tracks, of.payloads, of.usage, of.assembly
+    slot = of.channels[k // 4, Channel.SLOT]
     if (
         of.free_payloads[0] == 0
         or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
+        or usage[slot, Usage.PAYLOADS] >= limits.FRAGMENTS_PER_CONNECTION
+        or usage[slot, Usage.HELD] + length > limits.CONTENTS_PER_CONNECTION
         or assembly[Assembly.CHAINED] + length > limits.CONTENTS
     ):
         return 0
@@ -119,6 +122,8 @@ def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
         payloads[tracks[k, Track.CHAIN_END], Payload.NEXT] = payload
     tracks[k, Track.CHAIN_END] = payload
     tracks[k, Track.CHAINED] += length
+    usage[slot, Usage.PAYLOADS] += 1
+    usage[slot, Usage.HELD] += length
     assembly[Assembly.CHAINED] += length
     assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
     return 1
@@ -147,11 +152,14 @@ def join_payloads(of: Channels, k: int, data: Array) -> int:
 @kernel
 def drop_payloads(of: Channels, k: int) -> None:
     """Give back the payloads of a segment."""
+    slot = of.channels[k // 4, Channel.SLOT]
     payload = of.tracks[k, Track.CHAIN]
     while payload >= 0:
         of.payloads[payload, Payload.USED] = 0
+        of.usage[slot, Usage.PAYLOADS] -= 1
         give_row(of.free_payloads, payload)
         payload = of.payloads[payload, Payload.NEXT]
+    of.usage[slot, Usage.HELD] -= of.tracks[k, Track.CHAINED]
     of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
     of.tracks[k, Track.CHAIN] = -1
     of.tracks[k, Track.CHAINED] = 0
@@ -166,7 +174,8 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
         tracks[k, Track.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k // 2, data, offset, length)
-    return keep_bytes(tracks, k, of.kept, of.assembly, offset, length)
+    slot = of.channels[k // 4, Channel.SLOT]
+    return keep_bytes(tracks, k, of.kept, of.assembly, of.usage, slot, offset, length)
 
 
 @kernel
@@ -210,4 +219,5 @@ def end_track(of: Channels, k: int) -> None:
     if of.tracks[k, Track.CHAIN] >= 0:
         drop_payloads(of, k)
     of.assembly[Assembly.KEEPING] -= of.tracks[k, Track.KEPT]
+    of.usage[of.channels[k // 4, Channel.SLOT], Usage.KEEPING] -= of.tracks[k, Track.KEPT]
     of.tracks[k, Track.USED] = 0

@@ -215,6 +215,7 @@ class Channels(NamedTuple):
         hashes: (room,) uint64.
         faults: (state.Fault, room).
         kept: (Kept, room).
+        usage: (slots, Usage).
         assembly: (Assembly,).
     """
 
@@ -231,4 +232,5 @@ class Channels(NamedTuple):
     hashes: Array
     faults: Array
     kept: Array
+    usage: Array
     assembly: Array
