@@ -21,10 +21,7 @@ def fault(
     faults[Place.NUMBER, n] = number
     if number >= 0 and code not in (GAP, SKIPPED):
         put_first(faults, n, walk.parsers, row)
-    faults[Fault.CODE, n] = code
-    faults[Fault.CHANNEL, n] = channel
-    faults[Fault.POS, n] = pos
-    faults[Fault.VALUE, n] = value
+    put_fault(faults, n, code, value, channel, pos)
     walk.cursor[Cursor.FAULTS] = n + 1
 
 
@@ -34,6 +31,15 @@ def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: i
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     parsers = walk.parsers
     fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], value)
+
+
+@kernel
+def put_fault(faults: Array, n: int, code: int, value: int, channel: int, pos: int) -> None:
+    """Write what a fault has besides its place."""
+    faults[Fault.CODE, n] = code
+    faults[Fault.VALUE, n] = value
+    faults[Fault.CHANNEL, n] = channel
+    faults[Fault.POS, n] = pos
 
 
 @kernel

@@ -158,6 +158,7 @@ class Assembly(Matrix):
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     KEEPING = column("bytes of bodies under way that are kept")
+    HELD = column("bytes of methods and headers of contents under way that are kept")
 
 
 class Usage(Matrix):

@@ -17,7 +17,8 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Track,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place, Usage
+from amqpscope.dissector.protocols.emitting import put_fault
+from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
 
 
 @kernel
@@ -28,7 +29,8 @@ def assembly_fault(of: Channels, frames: Array, i: int, code: int, value: int) -
         return
     for k in range(Place.WIDTH):
         of.faults[k, n] = frames[k, i]
-    put_fault(of, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    put_fault(of.faults, n, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    of.assembly[Assembly.FAULTS] = n + 1
 
 
 @kernel
@@ -38,17 +40,7 @@ def unfinished_fault(of: Channels, k: int, side: int, code: int, value: int) -> 
     if n >= of.faults.shape[1]:
         return
     put_track(of.faults, n, of, k, side)
-    put_fault(of, code, value, of.channels[k // 4, Channel.CHANNEL], -1)
-
-
-@kernel
-def put_fault(of: Channels, code: int, value: int, channel: int, pos: int) -> None:
-    """Write what a fault has besides its place."""
-    faults, n = of.faults, of.assembly[Assembly.FAULTS]
-    faults[Fault.CODE, n] = code
-    faults[Fault.VALUE, n] = value
-    faults[Fault.CHANNEL, n] = channel
-    faults[Fault.POS, n] = pos
+    put_fault(of.faults, n, code, value, of.channels[k // 4, Channel.CHANNEL], -1)
     of.assembly[Assembly.FAULTS] = n + 1
 
 
@@ -108,7 +100,7 @@ def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
         or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
         or usage[slot, Usage.PAYLOADS] >= limits.FRAGMENTS_PER_CONNECTION
         or usage[slot, Usage.HELD] + length > limits.CONTENTS_PER_CONNECTION
-        or assembly[Assembly.CHAINED] + length > limits.CONTENTS
+        or assembly[Assembly.HELD] + length > limits.CONTENTS
     ):
         return 0
     payload = take_row(of.free_payloads)
@@ -124,7 +116,7 @@ def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     tracks[k, Track.CHAINED] += length
     usage[slot, Usage.PAYLOADS] += 1
     usage[slot, Usage.HELD] += length
-    assembly[Assembly.CHAINED] += length
+    assembly[Assembly.HELD] += length
     assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
     return 1
 
@@ -160,7 +152,7 @@ def drop_payloads(of: Channels, k: int) -> None:
         give_row(of.free_payloads, payload)
         payload = of.payloads[payload, Payload.NEXT]
     of.usage[slot, Usage.HELD] -= of.tracks[k, Track.CHAINED]
-    of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
+    of.assembly[Assembly.HELD] -= of.tracks[k, Track.CHAINED]
     of.tracks[k, Track.CHAIN] = -1
     of.tracks[k, Track.CHAINED] = 0
 

@@ -19,7 +19,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies
+from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
@@ -149,11 +149,9 @@ class Amqp010(FramedStage):
         state = [
             Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
             retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
-            Usage.written(self.usage[slots]),
+            moving.take_usage(self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
-        self._count(slots, -1)
-        Usage.clear(self.usage, slots)
         self.payloads.rows[payloads, Payload.USED] = 0
         give_rows(self.payloads.free, payloads)
         Track.clear(self.tracks, places)
@@ -182,13 +180,7 @@ class Amqp010(FramedStage):
                     self.bodies[body] = kept
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
-        self.usage[target.slots] = Usage.read(usage)
-        self._count(target.slots, 1)
-
-    def _count(self, slots: Ints, sign: int) -> None:
-        """Count what these connections take, or with -1 count it no more."""
-        self.assembly[Assembly.CHAINED] += sign * self.usage[slots, Usage.HELD].sum()
-        self.assembly[Assembly.KEEPING] += sign * self.usage[slots, Usage.KEEPING].sum()
+        moving.put_usage(self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

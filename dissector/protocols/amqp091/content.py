@@ -25,7 +25,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Message,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place, Usage
+from amqpscope.dissector.protocols.emitting import put_fault
+from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -40,7 +41,8 @@ def content_fault(of: Channels, frames: Array, i: int, code: int, value: int) ->
         return
     for k in range(Place.WIDTH):
         faults[k, n] = frames[k, i]
-    put_fault(of, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    put_fault(of.faults, n, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    of.assembly[Assembly.FAULTS] = n + 1
 
 
 @kernel
@@ -50,17 +52,7 @@ def unfinished_fault(of: Channels, row: int, k: int, side: int, code: int, value
     if n >= faults.shape[1]:
         return
     put_content(faults, n, of, row, k, side)
-    put_fault(of, code, value, of.channels[row, Channel.CHANNEL], -1)
-
-
-@kernel
-def put_fault(of: Channels, code: int, value: int, channel: int, pos: int) -> None:
-    """Write what a fault has besides its place."""
-    faults, n = of.faults, of.assembly[Assembly.FAULTS]
-    faults[Fault.CODE, n] = code
-    faults[Fault.VALUE, n] = value
-    faults[Fault.CHANNEL, n] = channel
-    faults[Fault.POS, n] = pos
+    put_fault(of.faults, n, code, value, of.channels[row, Channel.CHANNEL], -1)
     of.assembly[Assembly.FAULTS] = n + 1
 
 

@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies
+from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
@@ -140,11 +140,9 @@ class Amqp091(FramedStage):
         state = [
             Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
-            Usage.written(self.usage[slots]),
+            moving.take_usage(self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
-        self._count(slots, -1)
-        Usage.clear(self.usage, slots)
         give_rows(self.nodes.free, nodes)
         self.contents[places] = 0
         return PLAIN.written(state)
@@ -174,13 +172,7 @@ class Amqp091(FramedStage):
         places = both(rows)
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
-        self.usage[target.slots] = Usage.read(usage)
-        self._count(target.slots, 1)
-
-    def _count(self, slots: Ints, sign: int) -> None:
-        """Count what these connections take, or with -1 count it no more."""
-        self.assembly[Assembly.HELD] += sign * self.usage[slots, Usage.HELD].sum()
-        self.assembly[Assembly.KEEPING] += sign * self.usage[slots, Usage.KEEPING].sum()
+        moving.put_usage(self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

@@ -129,8 +129,7 @@ class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
     FULL = column("1: no more channels may be made")
-    HELD = column("bytes of methods and headers of all contents under way")
-    CROWDED = column("slot of a connection with too many of these; -1: none", empty=-1)
+    CROWDED = column("slot of a connection with too many HELD bytes; -1: none", empty=-1)
 
 
 class Own(NamedTuple):
