@@ -186,11 +186,11 @@ def walk_keys(of: str, name: str, window_ns: int, batches: Batches) -> Batches:
     yield from _wanted(name, walk.finish())
 
 
-def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
+def _resolved(name: str, rows: DataFrame, reported: DataFrame) -> DataFrame:
     """Return rows with the column filled in that facts of all connections decide."""
     resolved = RESOLVED[name]
     fields = resolved.facts(resolved.schema.empty_table(), False).schema
-    facts = told.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
+    facts = reported.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
     by = [each for each in fields.names if each in rows.columns]
     joined = rows.join(facts, by, "left").select(*(rows[each] for each in rows.columns), *set(fields.names) - set(by))
     return joined.mapInArrow(partial(_decided, name), _spark(schema(name)))
@@ -199,8 +199,8 @@ def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
 def _facts(name: str, batches: Batches) -> Batches:
     resolved = RESOLVED[name]
     parts = [pa.Table.from_batches([batch]).cast(resolved.schema) for batch in batches]
-    told = pa.concat_tables([resolved.schema.empty_table(), *parts])
-    yield from resolved.facts(told, kernels.begin(None)).combine_chunks().to_batches()
+    reported = pa.concat_tables([resolved.schema.empty_table(), *parts])
+    yield from resolved.facts(reported, kernels.begin(None)).combine_chunks().to_batches()
 
 
 def _decided(name: str, batches: Batches) -> Batches:

@@ -9,7 +9,7 @@ that frame then has the start time of the first. No walk sees a difference:
 - Connections where frames may be missing keep all of theirs, for there it does.
 
 Of frames that are wanted only as the last before a close (`walk.Needs.last`), such as basic.publish, those go as well
-behind which the next one is of the same method and channel, with no close between.
+after which the next one is of the same method and channel, with no close between.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def supersede(
         word: EV.WHAT.
         channel: its channel.
         epoch: channel_epoch.
-        following: for each connection, the row behind that may take the place of one, and the number of the frame
-            behind; -1 for none.
+        following: for each connection, the row after it that may take its place, and the number of that frame; -1 for
+            none.
         asked: how each is wanted; written: 0 for those whose place another takes.
     """
     for i in range(len(connection) - 1, -1, -1):

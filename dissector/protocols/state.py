@@ -68,7 +68,7 @@ class Parser(Matrix):
     QUEUED = column("side 0: number of these")
     TAKEN = column("side 0: bytes of the first of these that are processed")
     OVER = column("side 0: 1 when nothing will follow them")
-    REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
+    REST = column("bytes still to come of a content that goes on in further frames, where the protocol announces that")
 
 
 class Fragment(Chunk):

@@ -240,7 +240,7 @@ class Events:
 
     @cached_property
     def lacking(self) -> int:
-        """Number of events behind which frames may be missing, at most: anomalies, and frames that are cut."""
+        """Number of events after which frames may be missing, at most: anomalies, and frames that are cut."""
         return int(np.count_nonzero(self.source == ANOMALIES) + np.count_nonzero(self.matrix[:, EV.CUT] > 0))
 
     def among(self, words: Sequence[int]) -> Any:

@@ -31,7 +31,7 @@ class Needs:
 
     Attributes:
         columns: further ones.
-        names: the methods, commands, kinds or codes that it wants; None for all. Of others it is told at least when
+        names: the methods, commands, kinds or codes that it wants; None for all. Of others it learns at least when
             which side was heard (`merging`).
         last: those of `names` of which it wants only the last on a channel before a close.
     """

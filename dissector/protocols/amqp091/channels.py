@@ -97,8 +97,8 @@ def shift(of: Channels, row: int, head: int) -> int:
 def answered(of: Channels, row: int, head: int, key: int) -> int:
     """Take the request that an answer with this key (0: none) belongs to, by order; -1 when that is not known.
 
-    An answer too many is to a request before the capture as long as none was seen; after one it tells that the
-    client does not wait for answers, and so does one with the key of another request: then order tells nothing.
+    An answer too many is to a request before the capture as long as none was seen; after one it shows that the
+    client does not wait for answers, and so does one with the key of another request: then order shows nothing.
     """
     channels, nodes = of.channels, of.nodes
     node = shift(of, row, head)
