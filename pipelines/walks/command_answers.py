@@ -23,14 +23,13 @@ from amqpscope.pipelines.walks.commands import (
     SEVERAL_BIT,
     ST,
     Batch,
-    Book,
-    Result,
+    Written,
     finish,
     mark,
     outcome_of,
     queue_of,
-    report,
     settle,
+    tell,
 )  # fmt: skip
 from amqpscope.pipelines.walks.connection import CLIENT, SERVER
 from amqpscope.pipelines.walks.events import EV
@@ -39,12 +38,13 @@ from amqpscope.pipelines.walks.sessions import DONE_FROM, DONE_TO, RESUMED, SE, 
 
 
 @called
-def answer(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
+def answer(
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """Apply an answer to commands of the other side; return False if there is no room: call it again."""
     events, more, ranges = batch
-    conn, _, sessions, ledger = book
     channels, rows = sessions
-    out, reported, state = result
     accounts = channels[0]
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     account = 2 * row + 1 - side
@@ -53,7 +53,7 @@ def answer(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
-    if state[ST.REPORTED] + end - first > len(reported) and state[ST.REPORTED] > 0 and accounts[account, RESUMED] == 1:
+    if state[ST.TOLD] + end - first > len(written[1]) and state[ST.TOLD] > 0 and accounts[account, RESUMED] == 1:
         return False
     ch.note_floor(channels, account, conn, side)
     last = accounts[account, ACC.LAST]
@@ -69,7 +69,7 @@ def answer(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
             upper = lower + ((high - low) & (WRAP - 1))
             if role == COMPLETED and counting == 1 and rows[row, SE.COMMIT] >= 0 and side == SERVER:
                 if lower <= rows[row, SE.COMMIT] <= upper:
-                    if not commit(batch, i, row, book, result):
+                    if not commit(batch, i, row, conn, gaps, sessions, ledger, written, state):
                         return False
             slot = first_of(role, lower, upper, account, accounts, ledger)
             while slot >= 0 and lg.number_of(ledger, slot) <= upper:
@@ -83,9 +83,9 @@ def answer(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
                     mark(ledger, slot, ACCEPTED)
                     ledger[1][slot, SL.EXTRA] |= SEVERAL_BIT * state[ST.SEVERAL]
                 elif made != NONE:
-                    if state[ST.OUT] >= len(out):
+                    if state[ST.OUT] >= len(written[0]):
                         return False
-                    settle(batch, i, slot, made, book, result)
+                    settle(batch, i, slot, made, accounts, ledger, written, state)
                 slot = following
         if counting == 0:
             state[ST.SEVERAL] = 1 if found > 1 else 0
@@ -93,8 +93,8 @@ def answer(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
         low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
         if not named:
             low, high = ranges[k, 0], ranges[k, 1]
-        if accounts[account, RESUMED] == 1 and state[ST.REPORTED] < len(reported):
-            report(result, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
+        if accounts[account, RESUMED] == 1 and state[ST.TOLD] < len(written[1]):
+            tell(written[1], state, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
         if role == COMPLETED:
             note_done(accounts, account, low, high, last)
     if role == EXCEPTION:
@@ -128,10 +128,12 @@ def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> 
 
 
 @called
-def commit(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
+def commit(
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """Apply the completion of tx.commit, which may have been reported in a gap before; return False without room."""
-    conn, gaps, (channels, rows), ledger = book
-    out, _, state = result
+    channels, rows = sessions
     accounts = channels[0]
     lost, ts, _ = ch.lost_at(channels, 2 * row + CLIENT, conn, gaps, SERVER, rows[row, SE.COMMIT_FRAME])
     slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
@@ -139,13 +141,13 @@ def commit(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
         following = lg.following(ledger, slot)
         extra, identity = ledger[1][slot, SL.EXTRA], ledger[1][slot, SL.ROW]
         if outcome_of(COMMIT, extra & KIND) == ACK:
-            if state[ST.OUT] >= len(out):
+            if state[ST.OUT] >= len(written[0]):
                 return False
             if lost == ch.NEVER:
-                settle(batch, i, slot, ACK, book, result)
+                settle(batch, i, slot, ACK, accounts, ledger, written, state)
             else:
                 lg.remove(ledger, accounts, slot)
-                finish(result, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
+                finish(written, state, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
         slot = following
     rows[row, SE.COMMIT] = -1
     return True

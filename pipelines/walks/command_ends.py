@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
@@ -28,8 +29,7 @@ from amqpscope.pipelines.walks.commands import (
     UNKNOWN,
     UNSURE,
     Batch,
-    Book,
-    Result,
+    Written,
     finish,
     queue_of,
 )  # fmt: skip
@@ -39,10 +39,12 @@ from amqpscope.pipelines.walks.sessions import RESUMED, SE
 
 
 @called
-def control(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
+def control(
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """Apply a control that begins, moves or ends a session; return False if there is no room: call it again."""
     events, more, _ = batch
-    sessions = book[2]
     (accounts, _, _, _), rows = sessions
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     frame, ts, code = events[i, EV.ORDER], events[i, EV.TS], more[i, MORE.CODE]
@@ -55,43 +57,48 @@ def control(batch: Batch, i: int, row: int, book: Book, result: Result) -> bool:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
         if ss.is_over(sessions, row):
-            return drain_session(row, 1, book, result)
+            return drain_session(row, 1, conn, gaps, sessions, ledger, written, state)
         rows[row, SE.ATTACHED] = 1
     elif role == EXPECTED and more[i, MORE.FIRST] == more[i, MORE.END] and more[i, MORE.CODE] == 0:
         account = 2 * row + 1 - side  # nothing is expected of what came before: the session is a new one
         if accounts[account, ACC.COUNT] > 0:
             accounts[account, ACC.SERVER_CLOSE + side] = frame
             accounts[account, ACC.SERVER_CLOSE_TS + side] = ts
-            if not drain(account, 0, book, result):
+            if not drain(account, 0, conn, gaps, sessions, ledger, written, state):
                 return False
         ss.renew_account(accounts, account)
     elif role == DETACH and rows[row, SE.OUTLIVES] == 0:
         ss.end(sessions, row, side, frame, ts)
     elif role == DETACHED and rows[row, SE.OUTLIVES] == 0 and code not in REFUSALS:
         ss.end(sessions, row, side, frame, ts)
-        return drain_session(row, 0, book, result)
+        return drain_session(row, 0, conn, gaps, sessions, ledger, written, state)
     return True
 
 
 @called
-def drain_session(row: int, attached: int, book: Book, result: Result) -> bool:
+def drain_session(
+    row: int, attached: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """End a session, and begin it anew; return False if there is no room: call it again."""
     for account in range(2 * row, 2 * row + 2):
-        if not drain(account, 0, book, result):
+        if not drain(account, 0, conn, gaps, sessions, ledger, written, state):
             return False
-    ss.renew(book[2], row, attached)
+    ss.renew(sessions, row, attached)
     return True
 
 
 @called
-def drain(account: int, outlives: int, book: Book, result: Result) -> bool:
+def drain(
+    account: int, outlives: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """End what is outstanding on an account without an answer; return False if there is no room: call it again."""
-    conn, gaps, (channels, rows), ledger = book
-    out, _, state = result
+    channels, rows = sessions
     accounts, slots, row = channels[0], ledger[1], account // 2
     slot = lg.first_above(ledger, accounts, account, -1)
     while slot >= 0:
-        if state[ST.OUT] >= len(out):
+        if state[ST.OUT] >= len(written[0]):
             return False
         extra = slots[slot, SL.EXTRA]
         kind = extra & KIND
@@ -107,7 +114,7 @@ def drain(account: int, outlives: int, book: Book, result: Result) -> bool:
             outcome = UNKNOWN
         elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END):
             goes_on = rows[row, SE.KEY] ^ state[ST.SCOPE]
-        finish(result, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
+        finish(written, state, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
         following = lg.following(ledger, slot)
         lg.remove(ledger, accounts, slot)
         slot = following
@@ -115,11 +122,11 @@ def drain(account: int, outlives: int, book: Book, result: Result) -> bool:
 
 
 @called
-def close(book: Book, result: Result) -> bool:
+def close(conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written, state: Array) -> bool:
     """End the connection; return False if there is no room: call it again."""
-    channels, rows = book[2]
+    channels, rows = sessions
     for account in range(2 * channels[3][0]):
-        if not drain(account, rows[account // 2, SE.OUTLIVES], book, result):
+        if not drain(account, rows[account // 2, SE.OUTLIVES], conn, gaps, sessions, ledger, written, state):
             return False
-    ss.forget(book[2])
+    ss.forget(sessions)
     return True

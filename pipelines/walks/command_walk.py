@@ -13,12 +13,12 @@ frame on:
 session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
 unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
 and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
-reported (OUT.SESSION), and so are answers to commands of another connection (`reported`): `session_joins` has
-the rest.
+reported (OUT.SESSION), and so are answers to commands of another connection (`told`): `session_joins` has the rest.
 """
 
 from __future__ import annotations
 
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
@@ -51,8 +51,7 @@ from amqpscope.pipelines.walks.commands import (
     ST,
     TRANSFER,
     Batch,
-    Book,
-    Result,
+    Written,
     finish,
     kind_of,
     mark,
@@ -64,25 +63,25 @@ from amqpscope.pipelines.walks.sessions import DONE_TO, SE
 
 
 @kernel
-def walk(batch: Batch, book: Book, result: Result) -> int:
+def walk(
+    batch: Batch, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written, state: Array
+) -> int:
     """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
 
     There is room for as many sessions as the batch names.
     """
     events, more, _ = batch
-    conn, gaps, _, _ = book
-    state = result[2]
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
-            if not close(book, result):
+            if not close(conn, gaps, sessions, ledger, written, state):
                 return SPENT_OUT
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.SCOPE] = 0
         if events[i, EV.SOURCE] == CONNECTIONS:
             state[ST.SCOPE] = more[i, MORE.SESSION]
         elif more[i, MORE.SESSION] != 0 and events[i, EV.FROM_CLIENT] >= 0:
-            why = happen(batch, i, book, result)
+            why = happen(batch, i, conn, gaps, sessions, ledger, written, state)
             if why != DONE:
                 return why
         state[ST.SEVERAL] = -1
@@ -94,25 +93,26 @@ def walk(batch: Batch, book: Book, result: Result) -> int:
 
 
 @kernel
-def happen(batch: Batch, i: int, book: Book, result: Result) -> int:
+def happen(
+    batch: Batch, i: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> int:  # fmt: skip
     """Apply an event to its session; return DONE, or why it stopped: call it again."""
     events, more, _ = batch
-    _, _, sessions, ledger = book
-    out, _, state = result
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     row = ss.row_of(sessions, more[i, MORE.SESSION])
     if row < 0:
         row = ss.begin(sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
-    if state[ST.OUT] + 1 >= len(out):
+    if state[ST.OUT] + 1 >= len(written[0]):
         return SPENT_OUT
     if events[i, EV.NUMBER] >= 0 and more[i, MORE.SLOT] == -1 and (role == TRANSFER or more[i, MORE.ASKS] == 1):
-        if not ask(batch, i, 2 * row + side, book, result):
+        if not ask(batch, i, 2 * row + side, conn, sessions, ledger, written, state):
             return SPENT_PAGES
     if COMPLETED <= role <= RELEASE:
-        done = answer(batch, i, row, book, result)
+        done = answer(batch, i, row, conn, gaps, sessions, ledger, written, state)
         return DONE if done else SPENT_OUT
     if POINT <= role <= EXPECTED:
-        done = control(batch, i, row, book, result)
+        done = control(batch, i, row, conn, gaps, sessions, ledger, written, state)
         return DONE if done else SPENT_OUT
     if role >= SELECT and side == CLIENT:
         transact(batch, i, row, sessions, ledger)
@@ -120,26 +120,29 @@ def happen(batch: Batch, i: int, book: Book, result: Result) -> int:
 
 
 @kernel
-def ask(batch: Batch, i: int, account: int, book: Book, result: Result) -> bool:
+def ask(
+    batch: Batch, i: int, account: int, conn: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
+    state: Array,
+) -> bool:  # fmt: skip
     """Add a command; return False if there is no free page. What is sent again with its id is the same command."""
     events, more, _ = batch
-    conn, _, (channels, _), ledger = book
-    accounts, limit = channels[0], result[2][ST.LIMIT]
+    channels, _ = sessions
+    accounts = channels[0]
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
     kind = kind_of(more[i, MORE.ROLE], side, more[i, MORE.MODE], more[i, MORE.ACQUIRE])
     queue = more[i, MORE.QUEUE]
     if kind == 0:  # nothing is to be accepted
-        finish(result, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        finish(written, state, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
         return True
     ch.note_floor(channels, account, conn, 1 - side)
     slots = ledger[1]
     if number <= accounts[account, DONE_TO]:
         accounts[account, DONE_TO] = -1
-    slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < limit else -2
+    slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
     if slot == -1:
         return False
     if slot < 0:
-        finish(result, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
+        finish(written, state, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
         more[i, MORE.SLOT] = -2
         return True
     if slots[slot, SL.ROW] < 0:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks import ledger as lg
-from amqpscope.pipelines.walks import sessions as ss
 from amqpscope.pipelines.walks.channels import ANSWERED
 from amqpscope.pipelines.walks.connection import CLIENT
 from amqpscope.pipelines.walks.ledger import SL
@@ -81,8 +80,8 @@ class Output(NamedTuple):
     SESSION: int  # digest of a session that may go on, name and scope; 0: it does not
 
 
-class Reported(NamedTuple):
-    """Columns of `reported`: ids of commands that an event answers, which another connection may have sent."""
+class Told(NamedTuple):
+    """Columns of `told`: ids of a session's commands that an event answers, which another connection may have."""
 
     SESSION: int  # as in `out`
     SIDE: int  # whose commands
@@ -98,21 +97,19 @@ class State(NamedTuple):
 
     AT: int  # the next event of the batch
     OUT: int  # rows of `out`
-    REPORTED: int  # rows of `reported`
+    TOLD: int  # rows of `told`
     LIMIT: int  # commands that may be outstanding
     SCOPE: int  # MORE.SESSION of the connection
     SEVERAL: int  # whether the event names several outstanding commands; -1: not counted yet
 
 
-MORE, OUT, REPORTED, ST = declare(More), declare(Output), declare(Reported), declare(State)
+MORE, OUT, TOLD, ST = declare(More), declare(Output), declare(Told), declare(State)
 SPENT_OUT, SPENT_PAGES, DONE = range(3)
 """Why the kernel returned."""
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges` (int64, two columns: first and last id, 32 bits each)."""
-Book = tuple[Array, Array, ss.State, lg.Ledger]
-"""CONN, its gaps, sessions, and the outstanding commands of each side of a session."""
-Result = tuple[Array, Array, Array]
-"""`out`, `reported`, and ST."""
+Written = tuple[Array, Array]
+"""`out` and `told`."""
 
 
 @kernel
@@ -160,18 +157,18 @@ def mark(ledger: lg.Ledger, slot: int, kind: int) -> None:
 
 
 @kernel
-def settle(batch: Batch, i: int, slot: int, outcome: int, book: Book, result: Result) -> None:
+def settle(
+    batch: Batch, i: int, slot: int, outcome: int, accounts: Array, ledger: lg.Ledger, written: Written, state: Array
+) -> None:
     """Answer what is in a slot."""
     _, more, _ = batch
-    _, _, ((accounts, _, _, _), _), ledger = book
-    _, _, state = result
     extra, identity = ledger[1][slot, SL.EXTRA], ledger[1][slot, SL.ROW]
     kind = extra & KIND
     several = state[ST.SEVERAL] if kind != COMMITTING else 1 if extra & SEVERAL_BIT else 0
     lg.remove(ledger, accounts, slot)
     code = more[i, MORE.CODE] if outcome >= NACK else -1
     answered = more[i, MORE.IDENTITY] if outcome != AUTO else -1
-    finish(result, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
+    finish(written, state, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
 
 
 @kernel
@@ -181,27 +178,26 @@ def queue_of(extra: int) -> int:
 
 
 @kernel
-def report(result: Result, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
-    """Write a row of `reported`."""
-    _, reported, state = result
-    at = state[ST.REPORTED]
-    reported[at, REPORTED.SESSION] = session
-    reported[at, REPORTED.SIDE] = side
-    reported[at, REPORTED.ANSWER] = more[i, MORE.IDENTITY]
-    reported[at, REPORTED.ROLE] = more[i, MORE.ROLE]
-    reported[at, REPORTED.LOWER] = lower
-    reported[at, REPORTED.UPPER] = upper
-    reported[at, REPORTED.CODE] = more[i, MORE.CODE]
-    state[ST.REPORTED] = at + 1
+def tell(told: Array, state: Array, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
+    """Write a row of `told`."""
+    at = state[ST.TOLD]
+    told[at, TOLD.SESSION] = session
+    told[at, TOLD.SIDE] = side
+    told[at, TOLD.ANSWER] = more[i, MORE.IDENTITY]
+    told[at, TOLD.ROLE] = more[i, MORE.ROLE]
+    told[at, TOLD.LOWER] = lower
+    told[at, TOLD.UPPER] = upper
+    told[at, TOLD.CODE] = more[i, MORE.CODE]
+    state[ST.TOLD] = at + 1
 
 
 @kernel
 def finish(
-    result: Result, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int, multiple: int,
-    queue: int, session: int,
+    written: Written, state: Array, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int,
+    multiple: int, queue: int, session: int,
 ) -> None:  # fmt: skip
-    """Write a row of `out`: it has eleven parameters because a row has ten columns."""
-    out, _, state = result
+    """Write a row of `out`: it has twelve parameters because a row has ten columns."""
+    out = written[0]
     at = state[ST.OUT]
     out[at, OUT.ROW] = row
     out[at, OUT.KIND] = kind

@@ -30,14 +30,12 @@ from amqpscope.pipelines.walks.commands import (
     PUBLISH,
     QUIET,
     REFUSED,
-    REPORTED,
     REQUEST,
     SILENT,
     SPENT_OUT,
     SPENT_PAGES,
     ST,
-    Book,
-    Result,
+    TOLD,
     queue_of,
 )  # fmt: skip
 from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
@@ -91,7 +89,7 @@ class SessionStatistics:
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, _MESSAGE), Waiting(FRAMES_010, _FRAME)
         room = ROOM if compiled else ROOM >> 8
-        self.written = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
+        self.written = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
         self._reset()
 
     def _reset(self) -> None:
@@ -100,14 +98,6 @@ class SessionStatistics:
         self.queues = Queues()
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.SEVERAL] = -1
-
-    @property
-    def _book(self) -> Book:
-        return self.conn, self.gaps, self.sessions, self.ledger
-
-    @property
-    def _result(self) -> Result:
-        return *self.written, self.state
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -124,7 +114,8 @@ class SessionStatistics:
         self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
         why = SPENT_OUT
         while why != DONE:
-            why = call(walk, self.compiled, batch, self._book, self._result)
+            why = call(walk, self.compiled, batch, self.conn, self.gaps, self.sessions, self.ledger, self.written,
+                       self.state)  # fmt: skip
             if why == SPENT_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
             else:
@@ -138,7 +129,8 @@ class SessionStatistics:
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
-        while not call(close, self.compiled, self._book, self._result):
+        while not call(close, self.compiled, self.conn, self.gaps, self.sessions, self.ledger, self.written,
+                       self.state):  # fmt: skip
             yield from self._rows(None)
         yield from self._rows(None)
         for waiting in (self.messages, self.frames):
@@ -173,12 +165,12 @@ class SessionStatistics:
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""
         release_arrays(self.ledger)
-        out, reported = self.written[0][: self.state[ST.OUT]], self.written[1][: self.state[ST.REPORTED]]
-        self.state[ST.OUT] = self.state[ST.REPORTED] = 0
-        if len(reported):
-            columns = {name: reported[:, number] for number, name in enumerate(REPORTED._fields)}
+        out, told = self.written[0][: self.state[ST.OUT]], self.written[1][: self.state[ST.TOLD]]
+        self.state[ST.OUT] = self.state[ST.TOLD] = 0
+        if len(told):
+            columns = {name: told[:, number] for number, name in enumerate(TOLD._fields)}
             yield from sj.answers(
-                columns, answers_of(events, reported[:, REPORTED.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
+                columns, answers_of(events, told[:, TOLD.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
             )
         kind = out[:, OUT.KIND]
         silent = out[:, OUT.OUTCOME] == SILENT
