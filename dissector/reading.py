@@ -180,6 +180,7 @@ class CapturePass:
 
     def __iter__(self) -> Iterator[Decoded]:
         owner, seen, info, steps, last = self._owner, self.summary, self._file.info, 0, None
+        tables = owner.dissector.tables
         for batch in self._file:
             decoded = owner.dissector.decode(batch)
             problems: list[Problem] = []
@@ -195,10 +196,12 @@ class CapturePass:
             last = int(batch.ts_ns[-1])
             if problems or back:
                 problems += back
-                owner.pending.append(partial(owner.dissector.problems, self._name, problems, _times(problems, batch)))
+                owner.pending.append(
+                    partial(owner.dissector.tables.problems, self._name, problems, _times(problems, batch))
+                )
             self.consumed = batch.consumed
             yield decoded
-        owner.pending.append(partial(owner.dissector.problems, self._name, info.problems))
+        owner.pending.append(partial(tables.problems, self._name, info.problems))
         owner.pending.append(partial(_captures, {
             "capture": self._name,
             "format": info.format,
@@ -241,7 +244,7 @@ def unreadable(source: Source) -> Row:
 def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
     """Return a row about IP packets of which fragments are missing when the last capture ends."""
     text = f"IP packets still incomplete at the end of the capture: {count}"
-    return dissector.problems(capture, [Problem("ip-fragment", 0, None, text)] if count else [])
+    return dissector.tables.problems(capture, [Problem("ip-fragment", 0, None, text)]) if count else []
 
 
 def _captures(row: dict[str, Any]) -> list[Row]:

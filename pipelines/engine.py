@@ -244,8 +244,8 @@ class Engine:
             for found in self._over_keys(each, [self.partial.pop(each.of)]):
                 self._rows(found)
         for name, resolved in self.resolved.items():
-            told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
-            facts = resolved.facts(told, self.compiled)
+            parts = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
+            facts = resolved.facts(parts, self.compiled)
             for rows in undecided[name]:
                 self._found(name, resolved.resolve(rows, facts))
         self._found("failures", self.failures.table())

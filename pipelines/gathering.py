@@ -1,8 +1,8 @@
 """Rows of tables as they come: what walks need of them is stored until all rows are there.
 
 Rows of a table come in parts, in any order, though mostly by time. Columns that no walk reads are dropped at once. Of
-frames, columns beyond `events.LEADING` are stored only for the methods that a walk needs: most frames are bodies and
-headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
+frames, columns beyond `event_rows.LEADING` are stored only for the methods that a walk needs: most frames are bodies
+and headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
 Columns that are null in a whole part are left out of it, until rows become events.
 Connections whose rows have all come can be taken out before the others. Rows that exceed memory all the same go to
 files, in buckets of connections (`buckets`); what a connection has beyond its first SPAN frames, in a bucket of its own
@@ -24,7 +24,7 @@ from amqpscope.pipelines.buckets import COUNT, Buckets
 from amqpscope.pipelines.merging import merged, staying, wanted, with_gaps
 from amqpscope.pipelines.sorting import ORDER, PLACE, Sorted, encoded, joined
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import needed, prepared
+from amqpscope.pipelines.walks.event_rows import DERIVED, DERIVED_WHEN_ASKED, LEADING, needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
 SPARSE = tuple(ev.SPOKEN)
@@ -65,8 +65,8 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
     for source in range(len(ev.SOURCES)):
         wanted = [each[source] for each in needs if source in each]
         columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
-        kept = tuple(name for name in ev.LEADING[source] if name not in _SPENT[source])
-        kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
+        kept = tuple(name for name in LEADING[source] if name not in _SPENT[source])
+        kept += tuple(name for name in DERIVED[source] if name not in DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
         words = None
         if source in SPARSE and all(each.names is not None for each in wanted):
@@ -79,7 +79,7 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
         if words is None:
             kept, further = kept + further, ()
         base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
-                     or name in ev.LEADING[source])  # fmt: skip
+                     or name in LEADING[source])  # fmt: skip
         made[source] = Layout(base, kept, further, words)
     return made
 
@@ -324,7 +324,7 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _with_values(source: int, rows: pa.Table) -> pa.Table:
     """Return rows without the columns of some walks that are null in all rows."""
-    always = {*ev.LEADING[source], *ev.DERIVED[source]}
+    always = {*LEADING[source], *DERIVED[source]}
     nothing = [name for name in rows.column_names if name not in always and rows[name].null_count == len(rows)]
     return rows.drop_columns(nothing) if len(nothing) < rows.num_columns else rows
 

@@ -73,5 +73,5 @@ def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]
     """Yield rows about the captures."""
     dissector = Dissector(known.options, compiled=False)
     for table, rows in (row for survey in surveys for row in survey.rows):
-        yield from dissector.cut(table, rows) if table == "anomalies" else [(table, rows)]
+        yield from dissector.tables.wanted.rows(table, rows) if table == "anomalies" else [(table, rows)]
     yield from incomplete(dissector, known.captures[-1], sum(survey.incomplete for survey in surveys))

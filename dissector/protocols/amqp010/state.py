@@ -159,7 +159,6 @@ class Message(Place):
 class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
-    CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
     ARENA = column("where the arena after the batch's bytes is free")
 
@@ -215,6 +214,7 @@ class Channels(NamedTuple):
         hashes: (room,) uint64.
         faults: (state.Fault, room).
         kept: (Kept, room).
+        usage: (slots, Usage).
         assembly: (Assembly,).
     """
 
@@ -231,4 +231,5 @@ class Channels(NamedTuple):
     hashes: Array
     faults: Array
     kept: Array
+    usage: Array
     assembly: Array

@@ -8,17 +8,10 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.boundaries import lose, put_frame
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, other_protocol
-from amqpscope.dissector.protocols.framing import (
-    drop_chain,
-    fault,
-    frame_fault,
-    keep_payload,
-    lose,
-    payload,
-    put_frame,
-    put_together,
-)
+from amqpscope.dissector.protocols.emitting import fault, frame_fault
+from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
 from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.stream import boundary
 from amqpscope.dissector.protocols.stream.boundary import layout_row, old_chunk
