@@ -27,6 +27,7 @@ MALFORMED = Counter({
     "field-overrun": 2,  # a control without flags, a command without the field that they announce
     "frame-too-short": 1,
     "frame-type-unknown": 1,
+    "bytes-skipped": 5,  # of those with a wrong head that says where they end
     "content-unexpected": 1,  # a header without a command
 })  # fmt: skip
 ANOMALIES = {
