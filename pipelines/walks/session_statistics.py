@@ -36,6 +36,7 @@ from amqpscope.pipelines.walks.commands import (
     SPENT_PAGES,
     ST,
     TOLD,
+    Outstanding,
     queue_of,
 )  # fmt: skip
 from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
@@ -89,7 +90,7 @@ class SessionStatistics:
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, _MESSAGE), Waiting(FRAMES_010, _FRAME)
         room = ROOM if compiled else ROOM >> 8
-        self.written = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
+        self.out, self.told = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
         self._reset()
 
     def _reset(self) -> None:
@@ -98,6 +99,11 @@ class SessionStatistics:
         self.queues = Queues()
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.SEVERAL] = -1
+
+    @property
+    def _outstanding(self) -> Outstanding:
+        """What kernels take."""
+        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.told, self.state)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -114,8 +120,7 @@ class SessionStatistics:
         self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
         why = SPENT_OUT
         while why != DONE:
-            why = call(walk, self.compiled, batch, self.conn, self.gaps, self.sessions, self.ledger, self.written,
-                       self.state)  # fmt: skip
+            why = call(walk, self.compiled, batch, self._outstanding)
             if why == SPENT_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
             else:
@@ -129,8 +134,7 @@ class SessionStatistics:
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
-        while not call(close, self.compiled, self.conn, self.gaps, self.sessions, self.ledger, self.written,
-                       self.state):  # fmt: skip
+        while not call(close, self.compiled, self._outstanding):
             yield from self._rows(None)
         yield from self._rows(None)
         for waiting in (self.messages, self.frames):
@@ -165,7 +169,7 @@ class SessionStatistics:
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""
         release_arrays(self.ledger)
-        out, told = self.written[0][: self.state[ST.OUT]], self.written[1][: self.state[ST.TOLD]]
+        out, told = self.out[: self.state[ST.OUT]], self.told[: self.state[ST.TOLD]]
         self.state[ST.OUT] = self.state[ST.TOLD] = 0
         if len(told):
             columns = {name: told[:, number] for number, name in enumerate(TOLD._fields)}
