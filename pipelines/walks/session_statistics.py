@@ -23,6 +23,7 @@ from amqpscope.pipelines.walks.command_ends import close
 from amqpscope.pipelines.walks.command_walk import walk
 from amqpscope.pipelines.walks.commands import (
     DONE,
+    ERROR,
     MORE,
     NACK,
     OUT,
@@ -57,7 +58,11 @@ _MESSAGE = (
     "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
 )  # fmt: skip
 _FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
-_ANSWER = (*COLUMNS, "connection_id", "method", "text", "description")
+_ANSWER = (*COLUMNS, "connection_id", "method", "text", "description", "value")
+_STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
+"""The result of a step of a distributed transaction."""
+_FAILED = range(1, 7)
+"""Its statuses that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
 _WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
 _REJECT, _UNROUTABLE = "message.reject", 1
 
@@ -244,6 +249,9 @@ class SessionStatistics:
         rows = self.frames.take(out[:, OUT.ROW])
         sent = rows["ts_ns"].fill_null(0).to_numpy()
         names = ("connection_id", "channel", "channel_epoch", "from_client", "queue")
+        status = pc.struct_field(pc.extract_regex(answers["value"].cast(pa.string()), _STATUS), "status")
+        status = status.cast(pa.int64()).combine_chunks()
+        failed = pc.is_in(status, value_set=pa.array(_FAILED, pa.int64()))
         columns = {
             **{name: rows[name] for name in names},
             **{f"request_{name}": rows[name] for name in COLUMNS},
@@ -251,8 +259,8 @@ class SessionStatistics:
             **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent),
             "request": rows["method"],
             "response": answers["method"],
-            "outcome": _outcomes(out),
-            "reply_code": known(out[:, OUT.CODE]),
+            "outcome": pc.if_else(failed, OUTCOMES[ERROR], _outcomes(out)),
+            "reply_code": pc.if_else(failed, status, known(out[:, OUT.CODE])),
             "reply_text": answers["description"],
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
         }
