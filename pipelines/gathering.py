@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from amqpscope.pipelines.buckets import COUNT, Buckets
-from amqpscope.pipelines.merging import merged, staying, wanted, with_gaps
+from amqpscope.pipelines.merging import MERGED, merged, staying, wanted, with_gaps
 from amqpscope.pipelines.sorting import ORDER, PLACE, Sorted, encoded, joined
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.event_rows import DERIVED, DERIVED_WHEN_ASKED, LEADING, needed, prepared
@@ -125,7 +125,7 @@ class Gathered:
         self._later: dict[tuple[int, int], int] = {}
         """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
-        self._wanted = wanted(needs)
+        self._wanted = {source: wanted(needs, source) for source in MERGED}
         self._lossy: pa.Array | None = None
         """Connections where frames may be missing, once all anomalies are there."""
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
@@ -147,8 +147,8 @@ class Gathered:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
         stays = np.ones(len(rows), np.bool_)
-        if source == ev.FRAMES and self._lossy is not None:
-            rows, stays = staying(rows, self._wanted, self._lossy, self.compiled)
+        if source in MERGED and self._lossy is not None:
+            rows, stays = staying(rows, self._wanted[source], self._lossy, self.compiled)
         leading = _with_values(source, rows.select([name for name in layout.leading if name in rows.column_names]))
         leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
@@ -302,9 +302,9 @@ class Gathered:
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                if source == ev.FRAMES and not is_merged:
+                if source in MERGED and not is_merged:
                     for number, part in enumerate(parts):
-                        parts[number] = merged(part, self._wanted, self._lossy, self.compiled)
+                        parts[number] = merged(part, self._wanted[source], self._lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}

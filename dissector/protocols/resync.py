@@ -66,7 +66,7 @@ ANY_TIME = 4_096
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 FRAMES_IN_A_ROW = 3
-"""Whole frames with marked ends that must follow a damaged head which is not that of a body."""
+"""Whole frames that must follow a damaged head which is not that of a body."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
@@ -292,9 +292,10 @@ def try_places(
         largest = max(largest, UNKNOWN_LARGEST)
     lost = parsers[row, Parser.LOST]
     trial[Trial.ENOUGH] = 0
-    if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
+    is_damaged = parsers[row, Parser.DAMAGED] == 1
+    if lost >= 0 and pos - lost < (HEAD_ROOM if is_damaged else HIDES_NONE) and parsers[row, Parser.REST] <= 0:
         reach = 0
-        if MARKED_ENDS and parsers[row, Parser.DAMAGED] == 1:
+        if is_damaged:
             trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there

@@ -75,6 +75,15 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 
 @kernel
+def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
+
+    If not, all of it is given back to the search.
+    """
+    return True
+
+
+@kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers = walk.parsers
@@ -144,6 +153,8 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
             return -1 - at
         state = walk.parsers[row, Parser.STATE]
         if is_complete(walk.parsers, row):
+            if not may_be_over(walk, chunks, i, at, row, own):
+                return 0
             finish_frame(walk, chunks, i, row, -1, own)
         elif is_gap:
             at += cross_gap(walk, chunks, i, at, row, own)
@@ -209,7 +220,7 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
     size: int = parsers[row, Parser.SIZE]
-    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES > 0:
+    if parsers[row, Parser.STATE] == PAYLOAD:
         check_length(walk, chunks, i, at + take, row, own)
     if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
         parsers[row, Parser.GOT] = size
