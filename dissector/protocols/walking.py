@@ -84,15 +84,6 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 
 @kernel
-def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
-    """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
-
-    If not, all of it is given back to the search.
-    """
-    return True
-
-
-@kernel
 def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers = walk.parsers
