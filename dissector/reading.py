@@ -140,8 +140,11 @@ class Reading:
 class Owner(Protocol):
     """What reads captures: its dissector, and rows about captures that are to be made."""
 
-    dissector: Dissector
     pending: list[Work]
+
+    @property
+    def dissector(self) -> Dissector:
+        """Decodes packets."""
 
 
 class CapturePass:
