@@ -119,7 +119,7 @@ class Dissect:
 
         options = common.options(arguments)
         form = arguments.format, arguments.compression
-        following.run(arguments, options, schemas(options.protocol), lambda output, _: Dissected(output), *form)
+        following.run(arguments, options, schemas(options.protocol), Dissected, *form)
         return 0
 
     def _on_cluster(self, arguments: argparse.Namespace) -> int:

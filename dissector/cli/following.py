@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from amqpscope.dissector.following.dissection import Progress
     from amqpscope.dissector.following.folder import Plan
+    from amqpscope.dissector.following.journal import Journal
     from amqpscope.dissector.following.loop import Batch
 
 
@@ -79,7 +80,7 @@ def run(
     arguments: argparse.Namespace,
     options: Options,
     schemas: "Mapping[str, pa.Schema]",
-    make: "Callable[[Output, bool], Batch]",
+    make: "Callable[[Journal, Output, bool], Batch]",
     form: str = "parquet",
     compression: str = CODEC,
     extra: str = "",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.capture.sources import Source, reason
@@ -130,6 +131,12 @@ class Dissection:
                 yield partial(incomplete, self.dissector, self.dissector.captures[-1], self.dissector.packets.finish())
             yield from self.dissector.last_work()
             yield from self._flush()
+
+    def under_way(self) -> pa.RecordBatch:
+        """Return the rows that the connections that go on would have now."""
+        flows = self.dissector.tcp.flows
+        slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.facts[:, Facts.ID] != 0))
+        return self.dissector.connections.under_way(slots, flows, self.dissector.captures)
 
     def take_out(self, is_last: bool) -> bytes:
         """Return the state for the next batch; after the last one, of the captures only which were taken."""

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
+import pyarrow as pa
+
 from amqpscope.dissector.capture.input import MissingCaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source
@@ -35,18 +37,23 @@ class Batch(Protocol):
         """Take rows, made by a function that any thread may call."""
         ...
 
-    def finish(self, is_last: bool) -> End:
-        """Write all that is final; everything, if no further batch follows."""
+    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
+        """Write all that is final.
+
+        Args:
+            is_last: whether everything is, because no further batch follows.
+            under_way: returns the rows that the connections that go on would have now.
+        """
         ...
 
 
 class Dissected:
     """Writes the rows of a dissection as they are."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, journal: Journal, output: Output, compiled: bool) -> None:
         self.add = output.add
 
-    def finish(self, is_last: bool) -> End:
+    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
         """See `Batch`."""
         return End({})
 
@@ -58,7 +65,7 @@ class Follower:
         folder: the directory.
         journal: where tables are written.
         options: of the dissection.
-        make: makes what takes the rows of a batch, of its output and whether kernels run compiled.
+        make: makes what takes the rows of a batch, of the journal, its output, and whether kernels run compiled.
         prepare: called with the captures of a batch before they are read.
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
@@ -70,7 +77,7 @@ class Follower:
         folder: Folder,
         journal: Journal,
         options: Options,
-        make: Callable[[Output, bool], Batch],
+        make: Callable[[Journal, Output, bool], Batch],
         prepare: Callable[[list[Source]], None],
         report: Callable[[Progress, Plan], None],
         watch: Watch,
@@ -121,13 +128,13 @@ class Follower:
         dissection = Dissection(self.options, compiled, self._state)
         output = self.journal.begin()
         try:
-            batch = self.make(output, compiled)
+            batch = self.make(self.journal, output, compiled)
             for work in dissection.work(plan, is_last):
                 batch.add(work)
                 if self.watch.over:
                     output.abort()
                     return False
-            end = batch.finish(is_last)
+            end = batch.finish(is_last, dissection.under_way)
             state = dissection.take_out(is_last)
             self.journal.commit(output, {**end.state, NAME: state}, end.renewed, is_last)
         except BaseException:

@@ -6,99 +6,25 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.cli.program import main
-from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.folder import AGAIN, LATE, SETTLED_S, Folder
+from amqpscope.dissector.following.folder import AGAIN, LATE, SETTLED_S
 from amqpscope.dissector.following.journal import Journal
-from amqpscope.dissector.following.loop import Dissected, Follower
 from amqpscope.dissector.tables.output import OutputError
 from amqpscope.dissector.tables.rows import schemas
-from tests.dissector.builders import Packet, pcap
+from tests.dissector.builders import pcap
+from tests.dissector.follows import follow, killed, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import dissect, recorded
 
 RECORDINGS = ("stream_super.pcap", "lossy_link.pcap", "qpid_multi_session.pcap", "violations.pcap", "tls_pika.pcap")
 SECOND = 10**9
-
-
-class Killed(BaseException):
-    """The process was killed."""
-
-
-class Killer:
-    """Kills the process before one of its calls that change files: from then on it changes none."""
-
-    def __init__(self) -> None:
-        self.left: int | None = None
-        sys.addaudithook(self.audit)
-
-    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
-        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
-        if self.left is not None and (writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir")):
-            self.left -= 1
-            if self.left < 0:
-                raise Killed
-
-
-KILLER = Killer()
-
-
-@contextmanager
-def killed(after: int | None) -> Iterator[None]:
-    """Kill what runs here after so many changes of files; it may end before."""
-    KILLER.left = after
-    try:
-        yield
-    except Killed:
-        pass
-    finally:
-        KILLER.left = None
-
-
-class Once(Watch):
-    """Ends when there is nothing to do."""
-
-    def rest(self, seconds: float) -> None:
-        self._until = 0.0
-
-
-def follow(folder: Path, out: Path, until_idle: float | None = None, options: Options | None = None) -> Follower:
-    """Follow a directory as one process would, up to what is complete."""
-    options = options or Options()
-    with Once() as watch, Journal(str(out), schemas(options.protocol)) as journal:
-        follower = Follower(
-            Folder(str(folder)), journal, options, lambda output, _: Dissected(output), lambda sources: None,
-            lambda progress, plan: None, watch, until_idle,
-        )  # fmt: skip
-        follower.run()
-    return follower
-
-
-def written(out: Path) -> dict[str, pa.Table]:
-    """The tables in a folder."""
-    return {name: pq.read_table(out / name, schema=schema) for name, schema in schemas(None).items()}
-
-
-def rotate(packets: list[Packet], borders: list[int], stem: str, link: int) -> list[tuple[int, str, bytes]]:
-    """The files of a rotated capture: time of the first packet, name, content."""
-    ends = sorted({0, len(packets), *(border % len(packets) for border in borders)})
-    return [
-        (packets[first].ts_ns, f"{stem}-{number}.pcap", pcap(packets[first:last], ns=True, link=link))
-        for number, (first, last) in enumerate(pairwise(ends), 8)
-    ]
 
 
 @settings(deadline=None, max_examples=8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
