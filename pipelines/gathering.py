@@ -105,6 +105,7 @@ class Gathered:
         compiled: whether kernels run compiled.
         room: bytes of rows in memory.
         span: frames of one connection that are read at a time from files.
+        merges: whether frames are merged; not where it is open whether frames are missing later.
 
     Attributes:
         rows: number of rows that were added.
@@ -112,9 +113,15 @@ class Gathered:
     """
 
     def __init__(
-        self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False, room: int = ROOM, span: int = SPAN
+        self,
+        needs: Sequence[Mapping[int, Needs]],
+        compiled: bool = False,
+        room: int = ROOM,
+        span: int = SPAN,
+        merges: bool = True,
     ) -> None:
         self.compiled = compiled
+        self.merges = merges
         self.room = room
         self.span = span
         self.rows = 0
@@ -262,7 +269,7 @@ class Gathered:
 
     def sorted(self) -> Iterator[Sorted]:
         """Yield all rows as sorted events, and remove them: connections in groups, or a part of one."""
-        is_merged = self._lossy is not None
+        is_merged = self._lossy is not None or not self.merges
         self.know_gaps()
         if self._buckets is None:
             yield self._sorted(self._take(), is_merged)
