@@ -8,7 +8,8 @@ counts if the frame ends there and another may begin; else the search for the ne
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import take_row
-from amqpscope.dissector.protocols.framing import fault, lose
+from amqpscope.dissector.protocols.boundaries import lose
+from amqpscope.dissector.protocols.emitting import fault
 from amqpscope.dissector.protocols.state import (
     AMQP_HEADER,
     END,

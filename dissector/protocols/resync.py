@@ -24,7 +24,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    count that begin where a segment does and end where one does, if others follow that begin with the segment
    after one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
    was written by itself, after which stands its end. Those that nothing marks the ends of must be long or few. No more
-   than half as many may have ends of segments inside, and they or the port must tell who is the client.
+   than half as many may have ends of segments inside, and they or the port must show who is the client.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_CHUNKS` bound how many. What is skipped is counted.
@@ -40,7 +40,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.gathering import full_segment, gather
+from amqpscope.dissector.protocols.holding import full_segment, gather
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
@@ -66,7 +66,7 @@ ANY_TIME = 4_096
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 FRAMES_IN_A_ROW = 3
-"""Whole frames with marked ends that must follow a damaged head which is not that of a body."""
+"""Whole frames that must follow a damaged head which is not that of a body."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
@@ -301,9 +301,10 @@ def try_places(
         largest = max(largest, UNKNOWN_LARGEST)
     lost = parsers[row, Parser.LOST]
     trial[Trial.ENOUGH] = 0
-    if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
+    is_damaged = parsers[row, Parser.DAMAGED] == 1
+    if lost >= 0 and pos - lost < (HEAD_ROOM if is_damaged else HIDES_NONE) and parsers[row, Parser.REST] <= 0:
         reach = 0
-        if MARKED_ENDS and parsers[row, Parser.DAMAGED] == 1:
+        if is_damaged:
             trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there

@@ -48,7 +48,7 @@ class Parser(Matrix):
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)
     CHAIN_END = column("last fragment", empty=-1)
     CHAINED = column("bytes in fragments")
-    LINKS = column("number of fragments")
+    FRAGMENTS = column("number of fragments")
     SKIPPED = column("bytes skipped in the current search")
     UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
     FOUND = column("1: a frame begins there")
@@ -71,7 +71,7 @@ class Parser(Matrix):
     QUEUED = column("side 0: number of these")
     TAKEN = column("side 0: bytes of the first of these that are processed")
     OVER = column("side 0: 1 when nothing will follow them")
-    REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
+    REST = column("bytes still to come of a content that goes on in further frames, where the protocol announces that")
 
 
 class Fragment(Chunk):
@@ -161,6 +161,16 @@ class Assembly(Matrix):
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     KEEPING = column("bytes of bodies under way that are kept")
+    HELD = column("bytes of methods and headers of contents under way that are kept")
+
+
+class Usage(Matrix):
+    """Connections: what their contents under way take."""
+
+    HELD = column("bytes of methods and headers that are kept")
+    PAYLOADS = column("number of these that lie in several frames, where a protocol has such")
+    KEEPING = column("bytes of bodies that are kept")
+    REQUESTS = column("consumers, and requests without an answer")
 
 
 class Kept(Records):

@@ -7,16 +7,10 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols.boundaries import put_frame
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
-from amqpscope.dissector.protocols.framing import (
-    drop_chain,
-    fault,
-    frame_fault,
-    keep_payload,
-    payload,
-    put_frame,
-    put_together,
-)
+from amqpscope.dissector.protocols.emitting import fault, frame_fault
+from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
 from amqpscope.dissector.protocols.state import LENGTH_WRONG, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.stream import boundary, extent
 from amqpscope.dissector.protocols.stream.boundary import old_chunk
