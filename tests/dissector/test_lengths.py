@@ -48,14 +48,13 @@ def sizes(packets: list[Packet], side: int, compiled: bool = False) -> list[tupl
 
 
 @pytest.mark.parametrize("bit", range(32))
-@pytest.mark.parametrize("segment", [21, 1448])
-def test_two_frames_are_lost_at_most_where_little_follows(bit: int, segment: int) -> None:
+def test_two_frames_are_lost_at_most_where_little_follows(bit: int) -> None:
     """The connection ends before the payload that the damaged head claims."""
     open_ok = method(commands.Channel.OpenOk(), 7)
     for side, frames in ((SERVER, [ACK] * 4), (SERVER, [open_ok, ACK] * 2)):
         stream = b"".join(frames)
-        for at, _ in frames_of(stream)[:-1]:
-            found = sizes(played(side, flipped(stream, at, bit), segment), side)
+        for at, _ in frames_of(stream)[:2]:
+            found = sizes(played(side, flipped(stream, at, bit), 21), side)
             assert len(frames) - 2 <= len(found) <= len(frames)
 
 
@@ -125,11 +124,11 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("bit", range(32))
-@pytest.mark.parametrize("of", STREAMS)
-def test_streams_lose_two_frames_at_most(bit: int, of: str) -> None:
+@pytest.mark.parametrize("turn", range(2))
+def test_streams_lose_two_frames_at_most(bit: int, turn: int) -> None:
     """Nothing marks their ends. Segments are of one frame, or cut frames anywhere."""
-    rnd = random.Random(f"{bit} {of}")
-    frames = STREAMS[of]
+    rnd = random.Random(f"{bit} {turn}")
+    of, frames = rnd.choice([*STREAMS.items()])
     damaged = bytearray(frames[20])
     damaged[bit // 8] ^= 0x80 >> bit % 8
     parts = [*frames[:20], bytes(damaged), *frames[21:]]
