@@ -23,22 +23,22 @@ from amqpscope.dissector.capture.sources import Source, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import kernel
-from amqpscope.dissector.parallel.archive import Archive, archive, dissect, rows_of_captures
-from amqpscope.dissector.parallel.blocks import Block, Seated, cut
-from amqpscope.dissector.parallel.survey import Survey, chains, survey, surveyed
+from amqpscope.dissector.parallel import blocks
+from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
+from amqpscope.dissector.parallel.blocks import Seated
+from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
 from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.preparing import PACKET
-from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
 from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, run, watched
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
 BLOCKS = "part int, key long, capture int, number int, segments binary, secrets binary"
-"""What `parallel.blocks.Block` holds."""
+"""`parallel.blocks.SCHEMA`."""
 SMALL = 8 << 20
 """Bytes of captures below which little planning pays."""
 TASK = 128 << 20
@@ -81,21 +81,20 @@ class Job(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Captures after the light pass, and what their dissectors need to know."""
+    """Captures after the light pass, and whether kernels run compiled."""
 
-    surveys: list[Survey]
-    read: list[list[Seated]]
-    known: Archive
+    plan: Plan
     compiled: bool
 
     @property
     def times(self) -> dict[str, int | None]:
         """The range of time that is wanted, for notes."""
-        return {"from_ns": self.known.options.from_ns, "to_ns": self.known.options.to_ns}
+        options = self.plan.known.options
+        return {"from_ns": options.from_ns, "to_ns": options.to_ns}
 
     def made(self, rows: Mapping[str, int]) -> Made:
         """Return what a job did that wrote these rows."""
-        return Made(rows, [each.source for each in self.surveys])
+        return Made(rows, [each.source for each in self.plan.surveys])
 
 
 Range = Callable[[int], Options]
@@ -133,9 +132,10 @@ def dissect_captures(
     folder = output.absolute()
 
     def job(spark: SparkSession, ready: Ready) -> Made:
-        with _output(folder, schemas(ready.known.options.protocol), {**note, **ready.times}, form) as made:
-            made.add(partial(list, rows_of_captures(ready.surveys, ready.known)))
-            tasks = Job(str(folder / HIDDEN), ready.known, ready.compiled, form)
+        known = ready.plan.known
+        with _output(folder, schemas(known.options.protocol), {**note, **ready.times}, form) as made:
+            made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
+            tasks = Job(str(folder / HIDDEN), known, ready.compiled, form)
             for files in collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)).values():
                 for file in files:
                     made.adopt(file)
@@ -175,11 +175,11 @@ def analyze_captures(
     folder = output.absolute()
 
     def job(spark: SparkSession, ready: Ready) -> Made:
-        cut = tuple(each.source.name for each in ready.surveys if 0 < each.snap_length < PACKET)
+        cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
-            walking = partial(analyze_part, tasks, ready.known)
+            walking = partial(analyze_part, tasks, ready.plan.known)
             found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN))
             for file in found.get(CONNECTIONS, ()):
                 engine.failures.add(pq.read_table(file.file))
@@ -225,31 +225,12 @@ def _output(
         shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
-def table(spark: SparkSession, sources: Sequence[Source], name: str) -> DataFrame:
-    """Return a table of captures, which are dissected when it is read; their light pass is made at once.
-
-    Raises:
-        CaptureError: a file that the user named, or every file, cannot be read.
-        SparkError: a task failed repeatedly.
-    """
-    found = ready(spark, sources, lambda begin_ns: Options())
-    names = schema(name).names
-    about = [rows.select(names) for table, rows in rows_of_captures(found.surveys, found.known) if table == name]
-    rows = spark.range(1, numPartitions=1).mapInArrow(partial(given, about), of_spark(name))
-    if name == "captures":
-        return rows
-    dissecting = partial(rows_of_part, found.known, found.compiled, name)
-    return rows.unionAll(segments(spark, found).mapInArrow(dissecting, of_spark(name)))
-
-
 def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
     """Return what the light pass over captures shows."""
     found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     surveys = surveyed(found, partial(survey_all, spark, compiled))
-    read = chains(surveys)
-    begin_ns = min(each.source.begin for chain in read for each in chain)
-    return Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled)
+    return Ready(planned(surveys, options), compiled)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -273,10 +254,11 @@ def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Source]]) -
 
 def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
-    count = parts(spark, [each.source for each in ready.surveys])
-    cutting = partial(cut_chains, ready.read, count, ready.compiled)
-    cuts = spark.range(0, len(ready.read), 1, len(ready.read)).mapInArrow(cutting, BLOCKS)
-    return cuts.repartitionById(count, "part").sortWithinPartitions("key", "capture", "number")
+    read = ready.plan.chains
+    count = parts(spark, [each.source for each in ready.plan.surveys])
+    cutting = partial(cut_chains, read, count, ready.compiled)
+    cuts = spark.range(0, len(read), 1, len(read)).mapInArrow(cutting, BLOCKS)
+    return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)
 
 
 def cut_chains(
@@ -285,47 +267,15 @@ def cut_chains(
     """Yield the blocks (BLOCKS) of some chains of captures."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for block in cut(read[number], parts, compiled):
-                yield pa.RecordBatch.from_pydict({name: [value] for name, value in block._asdict().items()}, SCHEMA)
-
-
-SCHEMA = pa.schema(
-    [
-        *((name, pa.int32() if name != "key" else pa.int64()) for name in Block._fields[:4]),
-        *((name, pa.binary()) for name in Block._fields[4:]),
-    ]
-)
-"""Types of BLOCKS."""
-
-
-def blocks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Yield blocks."""
-    for batch in batches:
-        for row in range(batch.num_rows):
-            yield Block(*(column[row].as_py() for column in batch.columns))
+            yield from map(blocks.written, blocks.cut(read[number], parts, compiled))
 
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part; yield the part files that were written (WRITTEN)."""
     with Task(job.folder, schemas(job.known.options.protocol), *job.form) as task:
-        for work in dissect(blocks_of(batches), job.known, job.compiled):
+        for work in dissect(blocks.read(batches), job.known, job.compiled):
             task.output.add(work)
     yield from task.written()
-
-
-def rows_of_part(
-    known: Archive, compiled: bool, table: str, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Dissect the flows of a part; yield the rows of a table."""
-    names = schema(table).names
-    for work in dissect(blocks_of(batches), known, compiled):
-        yield from (rows.select(names) for name, rows in work() if name == table)
-
-
-def given(rows: Sequence[pa.RecordBatch], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield these rows, once there is a batch."""
-    for _ in batches:
-        yield from rows
 
 
 def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -334,7 +284,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
     engine.gathered.room = ROOM
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
-        for work in dissect(blocks_of(batches), known, job.compiled):
+        for work in dissect(blocks.read(batches), known, job.compiled):
             for table, batch in work():
                 rows = pa.Table.from_batches([batch])
                 if table == CONNECTIONS:

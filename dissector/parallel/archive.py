@@ -1,12 +1,12 @@
 """An archive of captures, dissected in parts: what all dissectors know, and the pass of one over its segments."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.parallel.blocks import Block, Seated, merged
-from amqpscope.dissector.parallel.survey import Survey
+from amqpscope.dissector.parallel.survey import Survey, chains
 from amqpscope.dissector.reading import incomplete
 from amqpscope.dissector.tables.rows import Row, Work
 from amqpscope.dissector.tls.keylog import KeyLog
@@ -30,13 +30,32 @@ class Archive(NamedTuple):
     options: Options
 
 
-def archive(surveys: Sequence[Survey], chains: Iterable[Sequence[Seated]], options: Options) -> Archive:
+class Plan(NamedTuple):
+    """Captures after the light pass: what it showed, the chains to read, and what their dissectors need to know."""
+
+    surveys: list[Survey]
+    chains: list[list[Seated]]
+    known: Archive
+
+
+def planned(surveys: Sequence[Survey], options: Callable[[int], Options]) -> Plan:
+    """Return the plan for captures; `options` returns those of the dissection, given the time of the first packet (ns).
+
+    Raises:
+        CaptureError: a file that the user named, every file, or the key log cannot be read.
+    """
+    read = chains(surveys)
+    begin_ns = min(each.source.begin for chain in read for each in chain)
+    return Plan(list(surveys), read, archive(surveys, read, options(begin_ns)))
+
+
+def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options: Options) -> Archive:
     """Return what the dissectors of captures need to know.
 
     Raises:
         CaptureError: the key log cannot be read.
     """
-    seated = sorted((each for chain in chains for each in chain), key=lambda each: each.capture)
+    seated = sorted((each for chain in read for each in chain), key=lambda each: each.capture)
     keylog = b""
     if options.keylog is not None:
         known = KeyLog(options.keylog)

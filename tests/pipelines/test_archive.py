@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope import pipelines
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.cli.program import main
@@ -106,15 +105,6 @@ def test_statistics_are_those_of_one_process(
     for name, rows in expected.items():
         assert found[name] == rows, name
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
-
-
-@pytest.mark.parametrize("table", ["amqp091_frames", "anomalies", "captures"])
-def test_tables_as_dataframes(spark: SparkSession, captures: Path, tmp_path: Path, table: str) -> None:
-    main(["dissect", str(captures), "-o", str(tmp_path / "one")])
-    found, expected = (pipelines.read(spark, path, table) for path in (captures, tmp_path / "one"))
-    assert found.schema == expected.schema
-    rows, wanted = (Counter(map(repr, each.collect())) for each in (found, expected))
-    assert rows == wanted
 
 
 KILLED = """
