@@ -67,6 +67,7 @@ class Reading:
         batch_bytes: size of a batch in bytes.
         watch: waits for a capture that is still being written, and may end it.
         make: makes the dissector, of the options and whether kernels run compiled.
+        about_captures: whether to make rows about the captures themselves.
 
     Attributes:
         seen: summaries of the captures so far.
@@ -82,6 +83,7 @@ class Reading:
         batch_bytes: int = 6 << 20,
         watch: Watch | None = None,
         make: Callable[[Options, bool], Dissector] = Dissector,
+        about_captures: bool = True,
     ) -> None:
         self.sources = sources
         self._readable = [source for source in sources if not source.error]
@@ -93,6 +95,7 @@ class Reading:
         self.watch = watch
         self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
         self.dissector = make(self.options, self.compiled)
+        self.about_captures = about_captures
 
     def __iter__(self) -> Iterator[Row]:
         for work in self.work():
@@ -107,10 +110,10 @@ class Reading:
             self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
             yield from self._flush()
-        yield from self._flush()
         if self._readable:
             missing = self.dissector.packets.finish()
-            yield partial(incomplete, self.dissector, self._readable[-1].name, missing)
+            self.pending.append(partial(incomplete, self.dissector, self._readable[-1].name, missing))
+        yield from self._flush()
         yield from self.dissector.last_work()
         yield from self._flush()
         if self.compiled:
@@ -119,7 +122,8 @@ class Reading:
     def _flush(self) -> Iterator[Work]:
         """Yield rows that belong to no connection: limits reached, and problems of captures."""
         yield from self.dissector.reported()
-        yield from self.pending
+        if self.about_captures:
+            yield from self.pending
         self.pending.clear()
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
