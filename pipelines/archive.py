@@ -7,13 +7,14 @@ process would merge, and go through the same `Dissector`.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
 from amqpscope.dissector.parallel.blocks import Seated
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
@@ -39,10 +41,12 @@ from amqpscope.pipelines.walks.walk import schema
 
 BLOCKS = "part int, key long, capture int, number int, segments binary, secrets binary"
 """`parallel.blocks.SCHEMA`."""
-SMALL = 8 << 20
-"""Bytes of captures below which little planning pays."""
 TASK = 128 << 20
 """Bytes of captures that a task dissects, about."""
+READ, TURNS = 64 << 20, 2
+"""Bytes of captures after which a task reads no further one; fewer, so that each core has as many tasks."""
+SURVEYS = "surveys binary"
+"""Lists of `parallel.survey.Survey`, pickled."""
 ROOM = 256 << 20
 """Bytes of rows that wait in memory for the walks of a task; more go to files."""
 CONNECTIONS = "connections"
@@ -204,7 +208,8 @@ def _run(
         with watched(spark, advance):
             return job(spark, ready(spark, sources, options))
 
-    with session.running(master, small=(total_size(sources) or 0) < SMALL, **SETTINGS, **settings) as begin:
+    # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
+    with session.running(master, small=True, **SETTINGS, **settings) as begin:
         advance("starting Spark", 0, 0)
         return interruptible(work)
 
@@ -246,28 +251,63 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
+T = TypeVar("T")
+
+
+def grouped(spark: SparkSession, items: Sequence[T], captures: Callable[[T], Iterable[Source]]) -> list[list[T]]:
+    """Return items in groups, each for one task, by the sizes of their captures."""
+    sizes = [total_size(captures(item)) or 0 for item in items]
+    room = min(READ, sum(sizes) // (TURNS * spark.sparkContext.defaultParallelism))
+    groups: list[list[T]] = []
+    left = -1
+    for item, size in zip(items, sizes, strict=True):
+        if left < 0:
+            groups.append([])
+            left = room
+        groups[-1].append(item)
+        left -= size
+    return groups
+
+
+def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
+    """Return the numbers of groups, each in a partition of its own."""
+    return spark.range(0, len(groups), 1, len(groups))
+
+
 def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Source]]) -> list[Survey]:
     """Return the surveys of lists of captures, each made by one task."""
-    tasks = spark.sparkContext.parallelize(lists, len(lists)).flatMap(partial(survey, compiled=compiled))
-    return run(tasks.collect)
+    groups = grouped(spark, lists, lambda sources: sources)
+    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
+    return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
+
+
+def survey_groups(
+    groups: Sequence[Sequence[Sequence[Source]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the surveys (SURVEYS) of groups of lists of captures, by the numbers of the groups."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            found = [each for sources in groups[number] for each in survey(sources, compiled)]
+            yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 
 def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
-    read = ready.plan.chains
+    groups = grouped(spark, ready.plan.chains, lambda chain: [each.source for each in chain])
     count = parts(spark, [each.source for each in ready.plan.surveys])
-    cutting = partial(cut_chains, read, count, ready.compiled)
-    cuts = spark.range(0, len(read), 1, len(read)).mapInArrow(cutting, BLOCKS)
+    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled), BLOCKS)
     return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)
 
 
-def cut_chains(
-    read: Sequence[Sequence[Seated]], parts: int, compiled: bool, batches: Iterable[pa.RecordBatch]
+def cut_groups(
+    groups: Sequence[Sequence[Sequence[Seated]]], parts: int, compiled: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks (BLOCKS) of some chains of captures."""
+    """Yield the blocks (BLOCKS) of groups of chains of captures, by the numbers of the groups."""
+    settle()
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            yield from map(blocks.written, blocks.cut(read[number], parts, compiled))
+            for chain in groups[number]:
+                yield from map(blocks.written, blocks.cut(chain, parts, compiled))
 
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -32,7 +32,7 @@ _SMALL = {
     # So do the optimizing compiler of the JVM, as planning is most of the work, and collecting garbage in parallel.
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
-"""Settings for little data, on one machine."""
+"""Settings for little work of Spark itself, on one machine."""
 
 THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 """What the JVM threw, by its class; the reason follows it."""
@@ -64,7 +64,7 @@ def session(
 
     Args:
         master: Spark's master URL, such as `local[*]`; None leaves it to the environment (`spark-submit`).
-        small: there is little to read: on one machine, spend less on planning and compiling for it.
+        small: there is little for Spark itself to do: on one machine, spend less on planning and compiling.
         folder: where the JVM keeps temporary files; None leaves it to Spark.
         settings: further ones, `_` standing for `.`: `spark_sql_shuffle_partitions="2"`.
 

@@ -21,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
@@ -45,6 +46,7 @@ class Task:
     def __init__(
         self, folder: str, schemas: Mapping[str, pa.Schema], form: str = "parquet", compression: str = CODEC
     ) -> None:
+        settle()
         context = TaskContext.get()
         assert context is not None
         path = Path(folder, f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}")

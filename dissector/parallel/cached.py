@@ -18,6 +18,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Plan, dissect, planned
 from amqpscope.dissector.parallel.blocks import Block, Seated
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
 from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
 from amqpscope.dissector.tables.output import Output
@@ -75,6 +76,7 @@ class Dissection:
             yield from _read(file)
 
     def _dissect(self, number: int, folder: Path) -> None:
+        settle()
         plan = self.plan()
         cuts = {f"blocks-{at}": partial(self._cut, chain) for at, chain in enumerate(plan.chains)}
         files = share(self.folder, cuts, number * len(cuts) // self.parts)

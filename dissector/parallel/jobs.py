@@ -7,7 +7,6 @@ output in the end.
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -24,20 +23,16 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.parallel import flows
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.dissector.tables.rows import Row, Work, schemas
 from amqpscope.errors import Error
-
-COLLECT_AT = 100_000
-"""Objects made between two passes of the garbage collector, as in the program."""
 
 
 class JobError(Error):
@@ -185,9 +180,8 @@ def work(
     """Dissect a part of the flows, and send what was done or the error; end when the connection's other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
     Thread(target=_end_with, args=(connection,), daemon=True).start()
-    gc.set_threshold(COLLECT_AT)
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type] # pyarrow would import it for nothing
-    pa.set_memory_pool(pa.system_memory_pool())
+    settle()
     output = None
     try:
         folder = str(Path(target.folder, HIDDEN, f"job-{number}"))
