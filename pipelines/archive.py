@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,15 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from amqpscope.dissector.capture.sources import Source, total_size
+from amqpscope.dissector.capture.sources import Source, place, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
 from amqpscope.dissector.parallel.blocks import Seated
+from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
+from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
@@ -69,10 +72,10 @@ PARQUET = Form()
 
 
 class Made(NamedTuple):
-    """What a job did: the rows of each table, and the captures, those that cannot be read with their error."""
+    """What a job did: the rows of each table, and what it learned of the captures, as after a pass over them."""
 
     rows: Mapping[str, int]
-    sources: list[Source]
+    reading: Reading
 
 
 class Job(NamedTuple):
@@ -85,20 +88,20 @@ class Job(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Captures after the light pass, and whether kernels run compiled."""
+    """Captures after the light pass, whether kernels run compiled, and what warnings need, as after a pass over all."""
 
     plan: Plan
     compiled: bool
+    reading: Reading
 
     @property
     def times(self) -> dict[str, int | None]:
         """The range of time that is wanted, for notes."""
-        options = self.plan.known.options
-        return {"from_ns": options.from_ns, "to_ns": options.to_ns}
+        return {"from_ns": self.reading.options.from_ns, "to_ns": self.reading.options.to_ns}
 
-    def made(self, rows: Mapping[str, int]) -> Made:
-        """Return what a job did that wrote these rows."""
-        return Made(rows, [each.source for each in self.plan.surveys])
+    def counted(self, counts: Counts) -> None:
+        """Add what a task counted."""
+        counts.add_to(self.reading.dissector)
 
 
 Range = Callable[[int], Options]
@@ -140,10 +143,10 @@ def dissect_captures(
         with _output(folder, schemas(known.options.protocol), {**note, **ready.times}, form) as made:
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
             tasks = Job(str(folder / HIDDEN), known, ready.compiled, form)
-            for files in collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)).values():
-                for file in files:
-                    made.adopt(file)
-        return ready.made(made.rows)
+            found = collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN), ready.counted)
+            for file in chain.from_iterable(found.values()):
+                made.adopt(file)
+        return Made(made.rows, ready.reading)
 
     return _run(job, sources, options, master, advance, settings)
 
@@ -184,11 +187,11 @@ def analyze_captures(
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
             walking = partial(analyze_part, tasks, ready.plan.known)
-            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN))
+            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
             for file in found.get(CONNECTIONS, ()):
                 engine.failures.add(pq.read_table(file.file))
             on_spark.conclude(spark, engine, made, found, tasks)
-        return ready.made(made.rows)
+        return Made(made.rows, ready.reading)
 
     return _run(job, sources, options, master, advance, settings)
 
@@ -235,7 +238,11 @@ def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Rea
     found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     surveys = surveyed(found, partial(survey_all, spark, compiled))
-    return Ready(planned(surveys, options), compiled)
+    plan = planned(surveys, options)
+    reading = Reading([each.source for each in surveys], plan.options, compiled=False)
+    in_order = sorted(surveys, key=lambda each: place(each.source))
+    reading.seen += [each.summary for each in in_order if each.summary]
+    return Ready(plan, compiled, reading)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -306,25 +313,26 @@ def cut_groups(
     settle()
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for chain in groups[number]:
-                yield from map(blocks.written, blocks.cut(chain, parts, compiled))
+            for captures in groups[number]:
+                yield from map(blocks.written, blocks.cut(captures, parts, compiled))
 
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part; yield the part files that were written (WRITTEN)."""
+    dissector = job.known.dissector(job.compiled)
     with Task(job.folder, schemas(job.known.options.protocol), *job.form) as task:
-        for work in dissect(blocks.read(batches), job.known, job.compiled):
+        for work in dissect(blocks.read(batches), dissector, job.known.end_ns):
             task.output.add(work)
-    yield from task.written()
+    yield from task.written(Counts.of(dissector))
 
 
 def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
-    engine = Engine(job.compiled, job.window_ns)
+    engine, dissector = Engine(job.compiled, job.window_ns), known.dissector(job.compiled)
     engine.gathered.room = ROOM
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
-        for work in dissect(blocks.read(batches), known, job.compiled):
+        for work in dissect(blocks.read(batches), dissector, known.end_ns):
             for table, batch in work():
                 rows = pa.Table.from_batches([batch])
                 if table == CONNECTIONS:
@@ -335,7 +343,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
                     engine.add(stored._replace(keyed=None))
         engine.connect({"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns})
         for events in engine.events():
-            for chain in engine.chains:
-                task.add(chain.feed(events))
+            for walks in engine.chains:
+                task.add(walks.feed(events))
         task.finish(engine.chains)
-    yield from task.written()
+    yield from task.written(Counts.of(dissector))

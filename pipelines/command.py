@@ -97,12 +97,15 @@ class Analyze:
 
     def _archive(self, arguments: argparse.Namespace) -> int:
         """Analyze captures on Spark."""
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+
         archive = spark_engine("archive")
         sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
         with _progress() as advance:
             made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
-        status = _skipped(made.sources)
+        status = _skipped(made.reading.sources)
         say(made.rows, arguments.output)
+        common.print_warnings(made.reading, arguments.tz)
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
@@ -136,8 +139,9 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     form = archive.Form(arguments.format, arguments.compression)
     with _progress() as advance:
         made = archive.dissect_captures(*_captures(arguments), arguments.master, form, advance)
-    status = _skipped(made.sources)
-    common.print_written(arguments.output, made.rows)
+    status = _skipped(made.reading.sources)
+    frames = common.print_written(arguments.output, made.rows)
+    common.print_warnings(made.reading, arguments.tz, frames)
     return status
 
 

@@ -29,13 +29,31 @@ class Archive(NamedTuple):
     keylog: bytes
     options: Options
 
+    def dissector(self, compiled: bool) -> Dissector:
+        """Return a dissector for one part of the flows."""
+        dissector = Dissector(self.options, compiled)
+        dissector.captures += self.captures
+        dissector.points += self.points
+        dissector.tcp.place(self.points)
+        if self.keylog:
+            dissector.tls.add(self.keylog, 0)
+        return dissector
+
 
 class Plan(NamedTuple):
-    """Captures after the light pass: what it showed, the chains to read, and what their dissectors need to know."""
+    """Captures after the light pass.
+
+    Attributes:
+        surveys: what it showed.
+        chains: what is to be read.
+        known: what the dissectors need to know.
+        options: of the dissection.
+    """
 
     surveys: list[Survey]
     chains: list[list[Seated]]
     known: Archive
+    options: Options
 
 
 def planned(surveys: Sequence[Survey], options: Callable[[int], Options]) -> Plan:
@@ -46,7 +64,8 @@ def planned(surveys: Sequence[Survey], options: Callable[[int], Options]) -> Pla
     """
     read = chains(surveys)
     begin_ns = min(each.source.begin for chain in read for each in chain)
-    return Plan(list(surveys), read, archive(surveys, read, options(begin_ns)))
+    wanted = options(begin_ns)
+    return Plan(list(surveys), read, archive(surveys, read, wanted), wanted)
 
 
 def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options: Options) -> Archive:
@@ -70,21 +89,21 @@ def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options
     )
 
 
-def dissect(blocks: Iterable[Block], known: Archive, compiled: bool) -> Iterator[Work]:
-    """Yield functions that make the rows of the flows of one part, from its sorted blocks."""
-    dissector = Dissector(known.options, compiled)
-    dissector.captures += known.captures
-    dissector.points += known.points
-    dissector.tcp.place(known.points)
-    if known.keylog:
-        dissector.tls.add(known.keylog, 0)
+def dissect(blocks: Iterable[Block], dissector: Dissector, end_ns: int) -> Iterator[Work]:
+    """Yield functions that make the rows of the flows of one part.
+
+    Args:
+        blocks: of the part, sorted.
+        dissector: `Archive.dissector`.
+        end_ns: `Archive.end_ns`.
+    """
     for found in merged(blocks):
         if isinstance(found, bytes):
             dissector.tls.add(found, 0)
         else:
             yield from dissector.take(found)
         yield from dissector.reported()
-    yield from dissector.last_work(known.end_ns)
+    yield from dissector.last_work(end_ns)
     yield from dissector.reported()
 
 

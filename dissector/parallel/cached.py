@@ -82,7 +82,7 @@ class Dissection:
         files = share(self.folder, cuts, number * len(cuts) // self.parts)
         output = Output(str(folder), schemas(plan.known.options.protocol), compression=COMPRESSION)
         try:
-            for work in dissect(_sorted(files, number), plan.known, self.compiled):
+            for work in dissect(_sorted(files, number), plan.known.dissector(self.compiled), plan.known.end_ns):
                 output.add(work)
             output.finish()
         except BaseException:

@@ -12,7 +12,6 @@ import shutil
 import signal
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -28,9 +27,10 @@ from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.parallel import flows
+from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import HIDDEN, Output, Part
+from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.dissector.tables.rows import Row, Work, schemas
 from amqpscope.errors import Error
 
@@ -45,22 +45,6 @@ class Target(NamedTuple):
     folder: str
     form: str
     compression: str
-
-
-class Done(NamedTuple):
-    """What a process did.
-
-    Attributes:
-        parts: part files that it wrote.
-        gaps: gaps of its connections, bytes in them, connections with gaps.
-        sealed: connections that stay encrypted.
-        spoken: connections of each protocol, and those whose protocol the user named against the content.
-    """
-
-    parts: list[Part]
-    gaps: tuple[int, int, int]
-    sealed: int
-    spoken: tuple[Counter[str], Counter[tuple[str, str]]]
 
 
 class Share(Dissector):
@@ -151,15 +135,10 @@ class Jobs:
                 raise _failure(process) from None
             if isinstance(found, Exception):
                 raise found
-            for part in found.parts:
+            parts, counts = found
+            for part in parts:
                 output.adopt(part)
-            gaps, known = dissector.gaps, dissector.connections
-            gaps.count, gaps.bytes, gaps.connections = map(
-                sum, zip((gaps.count, gaps.bytes, gaps.connections), found.gaps, strict=True)
-            )
-            dissector.tls.sealed += found.sealed
-            known.spoken += found.spoken[0]
-            known.contradicted += found.spoken[1]
+            counts.add_to(dissector)
 
 
 def _failure(process: Any) -> JobError:
@@ -191,15 +170,7 @@ def work(
         for each in reading.work():
             output.add(each)
         output.finish()
-        gaps, known = reading.dissector.gaps, reading.dissector.connections
-        connection.send(
-            Done(
-                output.parts(),
-                (gaps.count, gaps.bytes, gaps.connections),
-                reading.dissector.tls.sealed,
-                (known.spoken, known.contradicted),
-            )
-        )
+        connection.send((output.parts(), Counts.of(reading.dissector)))
     except Exception as error:
         error.add_note(traceback.format_exc())
         if output is not None:

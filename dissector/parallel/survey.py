@@ -20,21 +20,27 @@ class Survey:
         source: the capture; with the time of its first packet, or its error.
         first: time of its first segment; None without segments.
         last: latest time of its segments.
-        snap_length: most bytes captured of a packet; 0: no limit.
-        fragments: number of packets that are fragments of IP packets.
+        summary: None where nothing could be read.
         incomplete: number of IP packets of which fragments are missing, where this capture is the last one.
-        secrets: TLS key logs that it holds.
         rows: rows about the capture.
     """
 
     source: Source
     first: int | None = None
     last: int | None = None
-    snap_length: int = 0
-    fragments: int = 0
+    summary: CaptureSummary | None = None
     incomplete: int = 0
-    secrets: tuple[bytes, ...] = field(default=(), repr=False)
     rows: tuple[Row, ...] = field(default=(), repr=False)
+
+    @property
+    def snap_length(self) -> int:
+        """Most bytes captured of a packet; 0: no limit."""
+        return self.summary.info.snap_length if self.summary else 0
+
+    @property
+    def fragments(self) -> int:
+        """Number of packets that are fragments of IP packets."""
+        return self.summary.fragments if self.summary else 0
 
 
 class _Surveyor:
@@ -58,8 +64,7 @@ class _Surveyor:
     def _survey(self, source: Source, first: int | None, last: int | None, summary: CaptureSummary) -> Survey:
         rows = [row for work in (*self.pending, *self.dissector.reported()) for row in work()]
         self.pending.clear()
-        info = summary.info
-        return Survey(source, first, last, info.snap_length, summary.fragments, 0, tuple(info.secrets), tuple(rows))
+        return Survey(source, first, last, summary, rows=tuple(rows))
 
 
 def survey(sources: Iterable[Source], compiled: bool) -> list[Survey]:

@@ -80,7 +80,7 @@ def test_tables_are_those_of_one_process(
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *schemas()}
     note = json.loads((tmp_path / "spark" / NOTE).read_text())
     assert note["complete"] and note["rows"] == made.rows == {name: rows.total() for name, rows in found.items()}
-    assert [source.name for source in made.sources if source.error] == ["text.pcap"]
+    assert [source.name for source in made.reading.sources if source.error] == ["text.pcap"]
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -172,7 +172,11 @@ def test_the_command(spark: SparkSession, captures: Path, tmp_path: Path, capsys
     given = ["dissect", str(captures), "-o", str(tmp_path / "out"), "--master", master, "--keylog", keylog]
     assert main([*given, "--jobs", "2"]) == 2
     assert "give one of them" in capsys.readouterr().err
-    assert main(given) == 2
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read")
-    assert second.startswith(f"{tmp_path / 'out'}: 29 connections")
+    said = []
+    for further in (["--master", master], []):
+        assert main([*given[:2], "-o", str(tmp_path / "out"), *given[6:], *further]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read" in said[0]
+    assert f"{tmp_path / 'out'}: 29 connections" in said[0]
+    assert "cut.pcap: truncated inside packet" in said[0]
