@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from amqpscope.dissector.capture.sources import Source, place, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
@@ -38,7 +39,7 @@ from amqpscope.pipelines import here, on_spark, session
 from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.preparing import PACKET
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
-from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, run, watched
+from amqpscope.pipelines.tasks import WRITTEN, Task, Watch, collected, interruptible, run, watched
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
@@ -138,7 +139,7 @@ def dissect_captures(
     """
     folder = output.absolute()
 
-    def job(spark: SparkSession, ready: Ready) -> Made:
+    def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
         known = ready.plan.known
         with _output(folder, schemas(known.options.protocol), {**note, **ready.times}, form) as made:
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
@@ -181,13 +182,14 @@ def analyze_captures(
     """
     folder = output.absolute()
 
-    def job(spark: SparkSession, ready: Ready) -> Made:
+    def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
         cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
             walking = partial(analyze_part, tasks, ready.plan.known)
             found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
+            watch.steps = ()
             for file in found.get(CONNECTIONS, ()):
                 engine.failures.add(pq.read_table(file.file))
             on_spark.conclude(spark, engine, made, found, tasks)
@@ -197,7 +199,7 @@ def analyze_captures(
 
 
 def _run(
-    job: Callable[[SparkSession, Ready], Made],
+    job: Callable[[SparkSession, Ready, Watch], Made],
     sources: Sequence[Source],
     options: Range,
     master: str,
@@ -208,8 +210,11 @@ def _run(
 
     def work() -> Made:
         spark = begin()
-        with watched(spark, advance):
-            return job(spark, ready(spark, sources, options))
+        with watched(spark, advance) as watch:
+            watch.steps, watch.size = (f"surveying {counted(len(sources), 'capture')}",), total_size(sources) or 0
+            found = ready(spark, sources, options)
+            watch.steps = "reading packets", "dissecting connections"
+            return job(spark, found, watch)
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
     with session.running(master, small=True, **SETTINGS, **settings) as begin:

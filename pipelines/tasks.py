@@ -90,25 +90,48 @@ def interruptible(work: Callable[[], T]) -> T:
             raise
 
 
-@contextmanager
-def watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
-    """Report the number of finished tasks of the running jobs."""
-    over = Event()
+class Watch:
+    """Reports how far the running jobs are.
 
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
+    Attributes:
+        steps: names of the stages of the job at hand, in their order; jobs without names report their tasks.
+        size: bytes that each of these stages goes through.
+    """
+
+    def __init__(self, spark: SparkSession, advance: Advance) -> None:
+        self._tracker, self._advance = spark.sparkContext.statusTracker(), advance
+        self.steps: tuple[str, ...] = ()
+        self.size = 0
+
+    def look(self) -> None:
+        """Report."""
+        steps, size = self.steps, self.size
+        jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getActiveJobsIds()))
+        known = map(self._tracker.getStageInfo, sorted(each for job in jobs for each in job.stageIds))
+        stages = [(stage.numCompletedTasks, stage.numTasks) for stage in known if stage]
+        for step, (done, tasks) in zip(steps, stages, strict=False):
+            if done < tasks:
+                self._advance(step, size * done // tasks, size)
+                return
+        if stages and not steps:
+            self._advance("tasks on Spark", sum(done for done, _ in stages), sum(tasks for _, tasks in stages))
+
+
+@contextmanager
+def watched(spark: SparkSession, advance: Advance) -> Iterator[Watch]:
+    """Report how far jobs are, until the context ends."""
+    over = Event()
+    watch = Watch(spark, advance)
+
+    def look() -> None:
         with suppress(Py4JError, OSError):  # the JVM may end at any time
             while not over.wait(LOOK_EVERY_S):
-                jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
-                stages = [found for job in jobs for each in job.stageIds if (found := tracker.getStageInfo(each))]
-                if stages:
-                    done = sum(stage.numCompletedTasks for stage in stages)
-                    advance("tasks on Spark", done, sum(stage.numTasks for stage in stages))
+                watch.look()
 
-    watcher = Thread(target=watch, name="amqpscope-progress", daemon=True)
+    watcher = Thread(target=look, name="amqpscope-progress", daemon=True)
     watcher.start()
     try:
-        yield
+        yield watch
     finally:
         over.set()
         watcher.join(LOOK_EVERY_S)
