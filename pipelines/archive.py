@@ -28,10 +28,11 @@ from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
+from amqpscope.dissector.parallel.arrangement import RANGE, surveyed
 from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
-from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
+from amqpscope.dissector.parallel.survey import Piece, Survey, survey
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
@@ -43,8 +44,10 @@ from amqpscope.pipelines.tasks import WRITTEN, Task, Watch, collected, interrupt
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
-BLOCKS = "part int, key long, capture int, number int, segments binary, secrets binary"
+BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
 """`parallel.blocks.SCHEMA`."""
+LEAST = 8 << 20
+"""Least bytes of a capture that a task reads, where it is not the whole one."""
 TASK = 128 << 20
 """Bytes of captures that a task dissects, about."""
 READ, TURNS = 64 << 20, 2
@@ -242,7 +245,8 @@ def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Rea
     """Return what the light pass over captures shows."""
     found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
-    surveys = surveyed(found, partial(survey_all, spark, compiled))
+    each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
+    surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))
     plan = planned(surveys, options)
     reading = Reading([each.source for each in surveys], plan.options, compiled=False)
     in_order = sorted(surveys, key=lambda each: place(each.source))
@@ -263,22 +267,27 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
-T = TypeVar("T")
+T = TypeVar("T", Piece, Seated)
 
 
-def grouped(spark: SparkSession, items: Sequence[T], captures: Callable[[T], Iterable[Source]]) -> list[list[T]]:
-    """Return items in groups, each for one task, by the sizes of their captures."""
-    sizes = [total_size(captures(item)) or 0 for item in items]
+def grouped(spark: SparkSession, lists: Sequence[Sequence[T]]) -> list[list[Sequence[T]]]:
+    """Return lists of pieces of captures in groups, each for one task, by the sizes of the pieces."""
+    sizes = [sum(map(_size, pieces)) for pieces in lists]
     room = min(READ, sum(sizes) // (TURNS * spark.sparkContext.defaultParallelism))
-    groups: list[list[T]] = []
+    groups: list[list[Sequence[T]]] = []
     left = -1
-    for item, size in zip(items, sizes, strict=True):
+    for pieces, size in zip(lists, sizes, strict=True):
         if left < 0:
             groups.append([])
             left = room
-        groups[-1].append(item)
+        groups[-1].append(pieces)
         left -= size
     return groups
+
+
+def _size(piece: Piece | Seated) -> int:
+    size = piece.source.size or 0
+    return size if piece.part is None else (piece.part.end or size) - piece.part.begin
 
 
 def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
@@ -286,26 +295,26 @@ def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
     return spark.range(0, len(groups), 1, len(groups))
 
 
-def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Source]]) -> list[Survey]:
-    """Return the surveys of lists of captures, each made by one task."""
-    groups = grouped(spark, lists, lambda sources: sources)
+def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Piece]]) -> list[Survey]:
+    """Return the surveys of lists of pieces of captures, in their order."""
+    groups = grouped(spark, lists)
     found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
 def survey_groups(
-    groups: Sequence[Sequence[Sequence[Source]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+    groups: Sequence[Sequence[Sequence[Piece]]], compiled: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the surveys (SURVEYS) of groups of lists of captures, by the numbers of the groups."""
+    """Yield the surveys (SURVEYS) of groups of lists of pieces, by the numbers of the groups."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            found = [each for sources in groups[number] for each in survey(sources, compiled)]
+            found = [each for pieces in groups[number] for each in survey(pieces, compiled)]
             yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 
 def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
-    groups = grouped(spark, ready.plan.chains, lambda chain: [each.source for each in chain])
+    groups = grouped(spark, ready.plan.chains)
     count = parts(spark, [each.source for each in ready.plan.surveys])
     cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled), BLOCKS)
     return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)

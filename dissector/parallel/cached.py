@@ -4,6 +4,7 @@ Everything lies in one folder: what the light pass showed of each capture, the p
 each chain of captures, and the tables of each part. What is there is not made again.
 """
 
+import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Plan, dissect, planned
+from amqpscope.dissector.parallel.arrangement import surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
-from amqpscope.dissector.parallel.survey import Survey, survey, surveyed
+from amqpscope.dissector.parallel.survey import Piece, Survey, survey
 from amqpscope.dissector.tables.output import Output
 from amqpscope.dissector.tables.rows import schemas
 
@@ -68,9 +70,9 @@ class Dissection:
         (folder,) = share(self.folder, {f"part-{number}": partial(self._dissect, number)})
         return folder
 
-    def _surveys(self, lists: list[list[Source]]) -> Iterator[Survey]:
-        """Yield the surveys of lists of captures; where captures are surveyed anew, their lists are longer."""
-        names = [f"survey-{self.sources.index(each[0])}-{len(each)}" for each in lists]
+    def _surveys(self, lists: list[list[Piece]]) -> Iterator[Survey]:
+        """Yield the surveys of lists of pieces of captures, some of which are surveyed anew in other lists."""
+        names = [f"survey-{hashlib.sha256(repr(each).encode()).hexdigest()[:16]}" for each in lists]
         pieces = {name: partial(_survey, each, self.compiled) for name, each in zip(names, lists, strict=True)}
         for file in share(self.folder, pieces):
             yield from _read(file)
@@ -95,8 +97,8 @@ class Dissection:
                 writer.write_batch(blocks.written(block))
 
 
-def _survey(sources: Iterable[Source], compiled: bool, file: Path) -> None:
-    _write(survey(sources, compiled), file)
+def _survey(pieces: Iterable[Piece], compiled: bool, file: Path) -> None:
+    _write(survey(pieces, compiled), file)
 
 
 def _sorted(files: Iterable[Path], part: int) -> Iterator[Block]:

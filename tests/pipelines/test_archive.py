@@ -75,6 +75,9 @@ def test_tables_are_those_of_one_process(
 
     monkeypatch.setattr(archive, "parts", lambda *_: parts)
     monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
+    if parts > 1:  # so that most captures are read in ranges
+        monkeypatch.setattr(archive, "LEAST", 3000)
+        monkeypatch.setattr(archive, "RANGE", 3000)
     assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
     given, steps = (named([captures]), tmp_path / "spark", lambda begin: Options()), []
     note = {"captures": [str(captures)]}
