@@ -93,6 +93,18 @@ class Session(Matrix):
     ATTACHED = column("channels that are attached to it")
     CLIENT_NEXT = column("id of the client's next command; -1: not known", empty=-1)
     SERVER_NEXT = column("id of the server's", empty=-1)
+    CLIENT_SENT = column("commands of the client since its ids are not known; these columns are those of `proofs`")
+    SERVER_SENT = column("the same of the server")
+    CLIENT_AHEAD = column(
+        "the largest id that the server has answered since, less those sent by then; -1: none", empty=-1
+    )
+    SERVER_AHEAD = column("the same of the server's that the client answered", empty=-1)
+    CLIENT_REACHED = column("commands of the client that were sent when it was reached")
+    SERVER_REACHED = column("the same of the server")
+    CLIENT_TS = column("time of the last answer, if it reached it and no command came since; else 0")
+    SERVER_TS = column("the same of answers of the client")
+    CLIENT_PROOF = column("AGREED, QUIET")
+    SERVER_PROOF = column("the same of the server")
 
 
 class Track(state.Body):
