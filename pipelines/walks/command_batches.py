@@ -10,10 +10,11 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.walks.commands import EXPECTED, MORE, ROLES, TRANSFER, Batch
-from amqpscope.pipelines.walks.digests import combined, hashed
+from amqpscope.pipelines.walks.digests import combined
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.walks.latest import last_before
 from amqpscope.pipelines.walks.names import NONE, Names
+from amqpscope.pipelines.walks.sessions import sessions_of
 from amqpscope.pipelines.walks.speaking import matrix_of
 
 _METHODS = spec.load(SPOKEN[FRAMES_010]).methods
@@ -30,21 +31,16 @@ FRAME_COLUMNS = (
 )  # fmt: skip
 SCOPE = ("user", "vhost", "server_ip")
 """Columns of connections: names of sessions are those of a user, on a virtual host of a broker."""
+_SUBSCRIBE = what(FRAMES_010, "message.subscribe")
+_DELIVER = what(MESSAGES, KINDS[1])
+SUBSCRIPTIONS = 1 << 16
+"""Subscriptions of a connection of which queues are remembered."""
 
 
 def _table(values: dict[int, int]) -> Ints:
     made = np.zeros(WORDS, np.int64)
     made[list(values)] = list(values.values())
     return made
-
-
-_PLACE = ("connection_id", "channel", "channel_epoch")
-_OF_CONNECTION = _table({what(FRAMES_010, m.full_name): 1 for m in _METHODS if m.class_name == "connection"}) == 1
-"""By EV.WHAT."""
-_SUBSCRIBE = what(FRAMES_010, "message.subscribe")
-_DELIVER = what(MESSAGES, KINDS[1])
-SUBSCRIPTIONS = 1 << 16
-"""Subscriptions of a connection of which queues are remembered."""
 
 
 _ROLE = _table(
@@ -132,18 +128,12 @@ def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:
 
 
 def _sessions(events: Events, at: Ints) -> Ints:
-    """Return digests of the names of sessions; of connections those of what names are unique in.
-
-    A session without a name was attached before the capture: it is known by its channel.
-    """
+    """Return digests of sessions; of connections those of what their names are unique in."""
     source, found = events.source[at], np.zeros(len(at), np.int64)
     for of in (FRAMES_010, MESSAGES):
         mine = np.flatnonzero(source == of)
         if len(mine):
-            rows = events.take(of, at[mine], ("session", *_PLACE))
-            found[mine] = hashed(rows["session"])
-            unnamed = (found[mine] == 0) & ~_OF_CONNECTION[events.what[at[mine]]]
-            found[mine[unnamed]] = combined([rows[name].filter(pa.array(unnamed)) for name in _PLACE])
+            found[mine] = sessions_of(events, of, at[mine])
     mine = np.flatnonzero(source == CONNECTIONS)
     if len(mine):
         rows = events.take(CONNECTIONS, at[mine], SCOPE)
