@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     PLAIN,
 )
 from amqpscope.dissector.protocols.amqp010.proofs import WRAP, answered, begin, sends
-from amqpscope.dissector.protocols.amqp010.state import Channel, Frame, Session
+from amqpscope.dissector.protocols.amqp010.state import NAMELESS, Channel, Frame, Session
 from amqpscope.dissector.tcp.state import Facts
 
 FAR = WRAP // 2
@@ -56,8 +56,8 @@ class Sessions:
     def take(self, frames: Ints, fields: Decoded, channels: Ints, facts: Ints) -> None:
         """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields."""
         self._prune()
-        self._add_unnamed(frames, channels, facts)
         role = np.where(frames[Frame.METHOD] >= 0, self.roles[frames[Frame.METHOD]], PLAIN)
+        self._add_unnamed(frames, role, channels, facts)
         named = np.full(frames.shape[1], -1, np.int64)
         naming = np.flatnonzero((role >= ATTACH) & (role <= DETACHED))
         names = picked(fields.columns["name"], naming)
@@ -72,23 +72,23 @@ class Sessions:
             facts,
         )  # fmt: skip
 
-    def _add_unnamed(self, frames: Ints, channels: Ints, facts: Ints) -> None:
+    def _add_unnamed(self, frames: Ints, role: Ints, channels: Ints, facts: Ints) -> None:
         """Begin sessions on channels that are in use where the capture begins in the middle."""
-        used = frames[:, (frames[Frame.ROW] >= 0) & (frames[Frame.OPERATION] == COMMAND)]
+        used = frames[:, (frames[Frame.ROW] >= 0) & (frames[Frame.OPERATION] >= 0) & (role == PLAIN)]
         rows, first = np.unique(used[Frame.ROW], return_index=True)
         begun = (channels[rows, Channel.SESSION] < 0) & (channels[rows, Channel.EPOCH] == 0)
         begun &= facts[:, Facts.SYN].copy()[used[Frame.SLOT, first]] == 0
         for row, slot in zip(rows[begun].tolist(), used[Frame.SLOT, first[begun]].tolist(), strict=True):
             session = self._row(slot, f"{UNNAMED}{channels[row, Channel.CHANNEL]}")
             channels[row, Channel.SESSION] = session
-            self.rows.rows[session, Session.ATTACHED] += 1
+            self.rows.rows[session, [Session.USED, Session.ATTACHED]] = NAMELESS, 1
 
     def _answers(self, frames: Ints, fields: Decoded, role: Ints) -> Ints:
         """Return the last id that each frame names of commands of the other side; -1: none, or all ids are known."""
         rows = self.rows.rows
         unknown = (rows[:, [Session.CLIENT_NEXT, Session.SERVER_NEXT]] < 0).any(axis=1)
         may_change = frames[Frame.GAPPED].any() or (role > CONNECTION).any()
-        if not may_change and not (unknown & (rows[:, Session.USED] == 1)).any():
+        if not may_change and not (unknown & (rows[:, Session.USED] != 0)).any():
             return np.zeros(0, np.int64)
         texts = pc.coalesce(*(fields.columns[name] for name in SETS))
         last = pc.struct_field(pc.extract_regex(texts, LAST), "last").cast(pa.int64())
@@ -136,7 +136,7 @@ class Sessions:
     def _prune(self) -> None:
         """Forget sessions of which nothing is known but the name. Rows that were made have it."""
         rows = self.rows.rows
-        idle = (rows[:, Session.USED] == 1) & (rows[:, Session.ATTACHED] == 0)
+        idle = (rows[:, Session.USED] != 0) & (rows[:, Session.ATTACHED] == 0)
         self._drop(
             np.flatnonzero(idle & (rows[:, [Session.CLIENT_NEXT, Session.SERVER_NEXT]] < 0).all(axis=1)).tolist()
         )
@@ -191,7 +191,8 @@ def number(
         role = roles[i]
         if role == ATTACH:
             channels[row, Channel.EPOCH] += 1
-        if role == ATTACHED or (role == ATTACH and channels[row, Channel.SESSION] < 0):
+        current = channels[row, Channel.SESSION]
+        if role == ATTACHED or (role == ATTACH and (current < 0 or sessions[current, Session.USED] == NAMELESS)):
             attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]

@@ -17,6 +17,8 @@ FOUND, LOST = range(2)
 """Nothing was lost but bytes of a body, reported next; frames may be lost."""
 SURE, DOUBTFUL = 1, 2
 """Frames may be lost; they may, if the last gap held more than bytes of a body."""
+NAMELESS = 2
+"""In Session.USED."""
 PASSED = -1
 """In Span.FLAGS: these bytes are of body frames whose heads were not seen."""
 UNFINISHED = 2
@@ -88,7 +90,7 @@ class Channel(state.Channel):
 class Session(Matrix):
     """Sessions of connections, by name."""
 
-    USED = column("1 while the row holds one")
+    USED = column("1 while the row holds one; NAMELESS: one that was attached before the capture")
     SLOT = column("slot of the connection")
     ATTACHED = column("channels that are attached to it")
     CLIENT_NEXT = column("id of the client's next command; -1: not known", empty=-1)

@@ -239,6 +239,16 @@ def test_behind_a_gap_answers_prove_ids(quiet_s: int, answers: list[int], known:
     assert {row["session"] for row in found} == {None if late else "s"}
 
 
+@pytest.mark.parametrize("batch", [100, 1 << 20])
+def test_an_attach_ends_the_session_from_before_the_capture(batch: int) -> None:
+    """Its commands come before the broker has answered."""
+    (_, attach), attached = w.attaching()
+    tape = Tape(syn=False).play([(CLIENT, SYNC), (SERVER, completed(3)), (CLIENT, attach + 2 * SYNC), attached])
+    tables = dissect_packets(tape.play([(CLIENT, SYNC)]).end().packets, batch_bytes=batch)
+    found = [row for row in frames(tables) if row["method"] == "execution.sync"]
+    assert [(row["session"], row["command_id"]) for row in found] == [(None, None), ("s", 0), ("s", 1), ("s", 2)]
+
+
 # ------------------------------------------------------------------------------------------------------- messages
 
 
