@@ -10,7 +10,7 @@ that frame then has the start time of the first. No walk sees a difference:
 - Connections where frames may be missing keep all of theirs, for there it does.
 
 Of frames that are wanted only as the last before a close (`walk.Needs.last`), such as basic.publish, those go as well
-behind which the next one is of the same method and channel, with no close between.
+after which the next one is of the same method and channel, with no close between.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
     """Return the connections where frames may be missing, according to their anomalies.
 
     Args:
-        anomalies: rows of `events.prepared`, in parts.
+        anomalies: rows of `event_rows.prepared`, in parts.
     """
     parts = [part["connection_id"].filter(pc.is_in(part["what"], value_set=_GAPS)) for part in anomalies]
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).unique().drop_null()
@@ -87,7 +87,7 @@ def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> t
     """Return frames with the times of those that they stand for, and which of them (bool) stay.
 
     Args:
-        frames: rows of `events.prepared`, those of a connection mostly in their order.
+        frames: rows of `event_rows.prepared`, those of a connection mostly in their order.
         wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
         compiled: whether kernels run compiled.
@@ -128,8 +128,8 @@ def supersede(
         word: EV.WHAT.
         channel: its channel.
         epoch: channel_epoch.
-        following: for each connection, the row behind that may take the place of one, and the number of the frame
-            behind; -1 for none.
+        following: for each connection, the row after it that may take its place, and the number of that frame; -1 for
+            none.
         asked: how each is wanted; written: 0 for those whose place another takes.
     """
     for i in range(len(connection) - 1, -1, -1):

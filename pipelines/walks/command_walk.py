@@ -1,4 +1,4 @@
-"""Commands of AMQP 0-10 and what answers them: the kernel behind `confirms`, `settlements` and `rpcs` of sessions.
+"""Commands of AMQP 0-10 and what answers them: the kernel of `session_statistics`.
 
 Each side numbers its commands per session; the other side answers by number. A command is outstanding from its last
 frame on:

@@ -26,7 +26,7 @@ ERRORS = {
     "session.detached": ("code", None),
     "connection.close": ("reply_code", "reply_text"),
 }
-"""Methods that tell of errors, and their columns for code and text."""
+"""Methods that report errors, and their columns for code and text."""
 _METHODS = spec.load(SPOKEN[FRAMES_010]).methods
 COMMANDS = tuple(method.full_name for method in _METHODS if method.kind == "command")
 _NAMED = {(method.class_id, method.id): method.full_name for method in _METHODS if method.kind == "command"}
@@ -115,8 +115,8 @@ class SessionErrors(RemembersRequests):
         found[(target < 0) | (events.what[errors] != _EXCEPTION)] = -1
         rows = names.take(pa.array(found, mask=found < 0))
         codes = zip(*(frames[name].to_pylist() for name in ("class_code", "command_code")), strict=True)
-        told = pa.array([_NAMED.get(each) for each in codes], pa.string())
-        return {"method": pc.coalesce(rows["method"], told), **{name: rows[name] for name in _OWN}}
+        named = pa.array([_NAMED.get(each) for each in codes], pa.string())
+        return {"method": pc.coalesce(rows["method"], named), **{name: rows[name] for name in _OWN}}
 
 
 def _named(commands: pa.Table) -> pa.Table:

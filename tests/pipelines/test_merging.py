@@ -13,7 +13,8 @@ from amqpscope.pipelines.gathering import Gathered
 from amqpscope.pipelines.here import FIRST, THEN
 from amqpscope.pipelines.merging import merged, wanted
 from amqpscope.pipelines.statistics import needs_of
-from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, prepared
+from amqpscope.pipelines.walks.event_rows import prepared
+from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010
 from amqpscope.pipelines.walks.walk import Needs
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.pipelines.scenario import Connection, arrow

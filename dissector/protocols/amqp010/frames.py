@@ -47,17 +47,10 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Sender,
     Span,
 )
+from amqpscope.dissector.protocols.boundaries import end_frame, lose
 from amqpscope.dissector.protocols.doubt import agree, doubt, lose_after_head, other_protocol
-from amqpscope.dissector.protocols.framing import (
-    end_frame,
-    frame_fault,
-    keep_payload,
-    lose,
-    put_first,
-    put_place,
-    put_span,
-    put_together,
-)
+from amqpscope.dissector.protocols.emitting import frame_fault, put_first, put_place, put_span
+from amqpscope.dissector.protocols.payloads import keep_payload, put_together
 from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Announced, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk

@@ -20,7 +20,8 @@ from amqpscope.dissector.protocols.amqp010.layout import (
 )
 from amqpscope.dissector.protocols.amqp010.state import LOST, LOST_WAY, Own, Sender
 from amqpscope.dissector.protocols.doubt import is_above, lose_after_head, rewind, too_large
-from amqpscope.dissector.protocols.framing import put_span, put_together
+from amqpscope.dissector.protocols.emitting import put_span
+from amqpscope.dissector.protocols.payloads import put_together
 from amqpscope.dissector.protocols.state import Announced, Cursor, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Chunk
 

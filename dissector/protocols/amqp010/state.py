@@ -174,7 +174,6 @@ class Message(Place):
 class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
-    CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
     ARENA = column("where the arena after the batch's bytes is free")
 
@@ -230,6 +229,7 @@ class Channels(NamedTuple):
         hashes: (room,) uint64.
         faults: (state.Fault, room).
         kept: (Kept, room).
+        usage: (slots, Usage).
         assembly: (Assembly,).
     """
 
@@ -246,4 +246,5 @@ class Channels(NamedTuple):
     hashes: Array
     faults: Array
     kept: Array
+    usage: Array
     assembly: Array

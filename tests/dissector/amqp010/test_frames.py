@@ -89,8 +89,8 @@ def test_channels_tracks_and_directions_are_put_together_apart() -> None:
     tables = dissect_packets(play(*turns))
     found = [each for each in operations(tables) if each[1] == "message.transfer"]
     assert found == [(1, "message.transfer", 0), (1, "message.transfer", 0), (2, "message.transfer", 0)]
-    told = [(row["kind"], row["session"], row["body_size"]) for row in rows(tables["messages"])]
-    assert told == [("publish", "s", 90), ("deliver", "s", 90), ("publish", "other", 90)]
+    reported = [(row["kind"], row["session"], row["body_size"]) for row in rows(tables["messages"])]
+    assert reported == [("publish", "s", 90), ("deliver", "s", 90), ("publish", "other", 90)]
     assert anomalies(tables) == []
 
 
@@ -333,8 +333,8 @@ def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "PAYLOAD", 100)
     long = b"".join(w.operation("queue.declare", largest=60, queue="q" * 40, alternate_exchange="e" * 200))
     found = dissect_packets(play((CLIENT, long + SYNC)))
-    told = frames(found, 12)[-2]
-    assert (told["method"], told["queue"], told["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
+    reported = frames(found, 12)[-2]
+    assert (reported["method"], reported["queue"], reported["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
     assert {code for code, _ in anomalies(found)} == {"limit-reached"}
     assert frames(found)[-1]["method"] == "execution.sync"
 
