@@ -65,8 +65,6 @@ class Analyze:
             amqpscope.dissector.tables.output.OutputError: the output cannot be written.
             amqpscope.pipelines.session.SessionError: Spark does not start.
         """
-        import pyarrow as pa  # noqa: PLC0415
-
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import following  # noqa: PLC0415
         from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
@@ -75,8 +73,6 @@ class Analyze:
             return self._follow(arguments)
         named = arguments.captures
         without_pandas()
-        # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
-        pa.set_memory_pool(pa.system_memory_pool())
         if len(named) == 1 and is_tables(Path(named[0])):
             common.refuse_for_tables(arguments)
             return self._tables(arguments, Path(named[0]))
@@ -94,6 +90,8 @@ class Analyze:
         return 0
 
     def _captures(self, arguments: argparse.Namespace) -> int:
+        import pyarrow as pa  # noqa: PLC0415
+
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
@@ -101,6 +99,8 @@ class Analyze:
 
         if arguments.master is not None:
             return self._archive(arguments)
+        # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
+        pa.set_memory_pool(pa.system_memory_pool())
         sources, options, status = common.sources(arguments)
         with common.progress(sources) as advance, common.watch(sources) as watch:
             compile_kernels(sources)

@@ -125,7 +125,7 @@ class Analysis:
         known = [connections]
         if not is_last:
             known.append(_going_on(pa.Table.from_batches([under_way()]), ended, new.values()))
-        self.engine.walk(known, new, self.note)
+        self.engine.walk_batch(known, new, self.note)
         renewed = self.engine.conclude_batch(ended, is_last)
         state = {**self.engine.end(), **later, "cut": self._cut[-MOST_CUT:]}
         return End({NAME: pack(NAME, 1, state)}, renewed)
@@ -188,7 +188,7 @@ class Following(Engine):
         self._keys.append(keys.keyed(messages, self.compiled))
         return messages
 
-    def walk(self, connections: list[pa.Table], tables: Tables, note: Mapping[str, Any]) -> None:
+    def walk_batch(self, connections: list[pa.Table], tables: Tables, note: Mapping[str, Any]) -> None:
         """Walk over the rows of a batch.
 
         Args:

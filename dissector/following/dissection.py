@@ -16,7 +16,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.moving import opened, sealed
 from amqpscope.dissector.packets.merging import Capture, Decoded, Merger, cut
-from amqpscope.dissector.reading import CapturePass, incomplete, unreadable
+from amqpscope.dissector.reading import CapturePass, Reports, incomplete, unreadable
 from amqpscope.dissector.tables.rows import Work
 from amqpscope.dissector.tcp.state import Conn, Facts
 
@@ -69,7 +69,7 @@ class Progress:
         return [getattr(self, name) for name in self.__slots__]
 
 
-class Dissection:
+class Dissection(Reports):
     """One batch of a dissection.
 
     Args:
@@ -82,6 +82,8 @@ class Dissection:
         StateError: the state is of another release or of other options.
     """
 
+    dissector: _Dissector
+
     def __init__(
         self,
         options: Options,
@@ -89,8 +91,7 @@ class Dissection:
         state: bytes | None,
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
-        self.dissector: _Dissector = _Dissector(options, compiled)
-        self.pending: list[Work] = []
+        super().__init__(_Dissector(options, compiled))
         self.batch_bytes = batch_bytes
         self._merger = Merger(self.dissector.points)
         self._waiting: list[Any] = []
@@ -122,15 +123,15 @@ class Dissection:
         for decoded, keys in self._merger.segments(plan.until):
             self.dissector.tcp.place(self.dissector.points)
             yield from self._take(decoded, keys)
-            yield from self._flush()
+            yield from self.flush()
         self.progress.held = self._merger.first
         self._waiting = self._merger.take_out()
-        yield from self._flush()
+        yield from self.flush()
         if is_last:
             if self.dissector.captures:
                 yield partial(incomplete, self.dissector, self.dissector.captures[-1], self.dissector.packets.finish())
             yield from self.dissector.last_work()
-            yield from self._flush()
+            yield from self.flush()
 
     def under_way(self) -> pa.RecordBatch:
         """Return the rows that the connections that go on would have now."""
@@ -173,9 +174,3 @@ class Dissection:
             begin = at
         self._hour = int(hours[-1])
         yield from self.dissector.take(cut(decoded, slice(begin, None)) if begin else decoded)
-
-    def _flush(self) -> Iterator[Work]:
-        """Yield rows that belong to no connection: limits reached, and what is known of captures."""
-        yield from self.dissector.reported()
-        yield from self.pending
-        self.pending.clear()
