@@ -91,7 +91,7 @@ class Analyze:
             reading = Reading(sources, options, advance, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window)
-        say(made, arguments.output)
+        print_written(made, arguments.output)
         common.print_warnings(reading, arguments.tz)
         return status
 
@@ -102,7 +102,7 @@ class Analyze:
         with _progress() as advance:
             made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
         status = _skipped(made.sources)
-        say(made.rows, arguments.output)
+        print_written(made.rows, arguments.output)
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
@@ -124,7 +124,7 @@ class Analyze:
             else:
                 on_spark = spark_engine()
                 made = on_spark.analyze_folder(folder, arguments.output, note, where, arguments.transit_window, advance)
-        say(made, arguments.output)
+        print_written(made, arguments.output)
         return 0
 
 
@@ -215,7 +215,7 @@ def duration(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def say(made: dict[str, int], output: Path) -> None:
+def print_written(made: dict[str, int], output: Path) -> None:
     """Print on standard error what was written."""
     counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
     sys.stderr.write(f"{output}: {counts or 'no rows'}\n")
