@@ -218,8 +218,8 @@ def number_of(name: str) -> int:
     known = {plugin.name: number for number, plugin in numbered() if plugin.stage} | {"tls": TLS, "unknown": UNKNOWN}
     if name in known:
         return known[name]
-    reason = "is known by its header, but not decoded" if name in names() else "is no protocol that is known"
-    raise ProtocolError(f"{name} {reason}; there are {', '.join(known)}")
+    reason = "is known by its header, but not decoded" if name in names() else "is not a known protocol"
+    raise ProtocolError(f"{name} {reason}; known are {', '.join(known)}")
 
 
 def name_of(number: int) -> str:
