@@ -100,7 +100,7 @@ class Stage(Protocol):
         """Return the bytes skipped in current searches."""
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing."""
+        """Return which connections may lack the last frames of a direction."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""

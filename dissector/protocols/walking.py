@@ -70,7 +70,7 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 @kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     return
 
 

@@ -105,7 +105,7 @@ class Rpcs:
         )
 
     def finish(self) -> Iterator[Rows]:
-        """All that is open was not answered."""
+        """Yield what is still open: it was not answered."""
         state, streams = self._states(0, 0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):

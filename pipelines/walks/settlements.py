@@ -198,7 +198,7 @@ class Settlements:
             store.put_back(parts.get(f"rows {number}"), parts["base"])
 
     def _more(self, events: Events) -> Any:
-        """Columns of MORE per event; most events have none that is looked at."""
+        """Return columns of MORE per event; most events have none that is looked at."""
         more = np.full((len(events), len(MORE)), -1, np.int64)
         at = np.flatnonzero(events.among(_WITH_MORE))
         more[at] = self._more_of(events.only(at))
