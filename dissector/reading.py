@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.live import Watch
-from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem
+from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem, Range
 from amqpscope.dissector.capture.sources import Source, find, total_size
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import of_rows
@@ -56,7 +56,38 @@ class CaptureSummary:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-class Reading:
+class Reports:
+    """What is learned of captures and reported beside the rows of connections.
+
+    Attributes:
+        dissector: decodes the packets.
+        pending: rows about captures that are still to be made.
+    """
+
+    def __init__(self, dissector: Dissector) -> None:
+        self.dissector = dissector
+        self.pending: list[Work] = []
+
+    def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
+        """Have rows made about problems of a capture."""
+        self.pending.append(partial(self.dissector.tables.problems, capture, problems.copy(), times))
+
+    def conclude(self, summary: CaptureSummary) -> None:
+        """Have the row of a capture made."""
+        self.pending.append(partial(list, [capture_row(summary)]))
+        # There may be thousands of files: the first problem of each kind is kept, for warnings.
+        info = summary.info
+        info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
+        info.secrets, info.interfaces = [], []
+
+    def flush(self) -> Iterator[Work]:
+        """Yield rows that belong to no connection: limits reached, and problems of captures."""
+        yield from self.dissector.reported()
+        yield from self.pending
+        self.pending.clear()
+
+
+class Reading(Reports):
     """One pass over captures. Iterating yields (table name, record batch) for all tables, in the order of reading.
 
     Args:
@@ -70,7 +101,6 @@ class Reading:
 
     Attributes:
         seen: summaries of the captures so far.
-        pending: rows about captures that are still to be made.
     """
 
     def __init__(
@@ -87,12 +117,11 @@ class Reading:
         self._readable = [source for source in sources if not source.error]
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
-        self.pending: list[Work] = []
         self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
         self.watch = watch
         self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
-        self.dissector = make(self.options, self.compiled)
+        super().__init__(make(self.options, self.compiled))
 
     def __iter__(self) -> Iterator[Row]:
         for work in self.work():
@@ -106,21 +135,15 @@ class Reading:
         for decoded in merge(captures, points):
             self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
-            yield from self._flush()
-        yield from self._flush()
+            yield from self.flush()
+        yield from self.flush()
         if self._readable:
             missing = self.dissector.packets.finish()
             yield partial(incomplete, self.dissector, self._readable[-1].name, missing)
         yield from self.dissector.last_work()
-        yield from self._flush()
+        yield from self.flush()
         if self.compiled:
             kernel.note_run()
-
-    def _flush(self) -> Iterator[Work]:
-        """Yield rows that belong to no connection: limits reached, and problems of captures."""
-        yield from self.dissector.reported()
-        yield from self.pending
-        self.pending.clear()
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
         """Open a capture beside `lanes` - 1 others. Reading it adds rows about it to `pending`."""
@@ -138,10 +161,17 @@ class Reading:
 
 
 class Owner(Protocol):
-    """What reads captures: its dissector, and rows about captures that are to be made."""
+    """What reads captures: its dissector, and what it does with what is learned of a capture."""
 
-    dissector: Dissector
-    pending: list[Work]
+    @property
+    def dissector(self) -> Dissector:
+        """Decodes packets."""
+
+    def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
+        """Take problems of a capture, with the times of their packets."""
+
+    def conclude(self, summary: CaptureSummary) -> None:
+        """Take the summary of a capture, which is complete."""
 
 
 class CapturePass:
@@ -154,9 +184,12 @@ class CapturePass:
         batch_bytes: size of a batch in bytes.
         alone: whether this is the only capture.
         watch: waits for a capture that is still being written, and may end it.
+        part: the range of the capture to read; None: all of it.
 
     Attributes:
+        file: what is read.
         summary: complete at the end.
+        first_packet: number of the first packet; 0 before it.
         consumed: number of bytes of the file read.
     """
 
@@ -168,20 +201,19 @@ class CapturePass:
         batch_bytes: int,
         alone: bool = False,
         watch: Watch | None = None,
+        part: Range | None = None,
     ) -> None:
         self._owner, self._name = owner, source.name
-        compiled = owner.dissector.compiled
-        self._file = CaptureFile(
-            source.path, source.given, index, batch_bytes=batch_bytes, compiled=compiled, alone=alone, watch=watch
-        )
-        self.summary = CaptureSummary(source.name, self._file.info)
-        self.consumed = 0
+        how: dict[str, Any] = {"batch_bytes": batch_bytes, "compiled": owner.dissector.compiled, "part": part}
+        self.file = CaptureFile(source.path, source.given, index, alone=alone, watch=watch, **how)
+        self.summary = CaptureSummary(source.name, self.file.info)
+        self.first_packet = self.consumed = 0
         owner.dissector.captures.append(source.name)
 
     def __iter__(self) -> Iterator[Decoded]:
-        owner, seen, info, steps, last = self._owner, self.summary, self._file.info, 0, None
-        tables = owner.dissector.tables
-        for batch in self._file:
+        owner, seen, info, steps, last = self._owner, self.summary, self.file.info, 0, None
+        for batch in self.file:
+            self.first_packet = self.first_packet or int(batch.packet[0])
             decoded = owner.dissector.decode(batch)
             problems: list[Problem] = []
             for report in owner.dissector.reports:
@@ -196,49 +228,47 @@ class CapturePass:
             last = int(batch.ts_ns[-1])
             if problems or back:
                 problems += back
-                owner.pending.append(
-                    partial(owner.dissector.tables.problems, self._name, problems, _times(problems, batch))
-                )
+                owner.note(self._name, problems, _times(problems, batch))
             self.consumed = batch.consumed
             yield decoded
-        owner.pending.append(partial(tables.problems, self._name, info.problems))
-        owner.pending.append(partial(_captures, {
-            "capture": self._name,
-            "format": info.format,
-            "link_types": ",".join(LINK_NAMES.get(link, str(link)) for link in info.link_types),
-            "packets": info.packets,
-            "bytes": info.size,
-            "first_ts_ns": info.first_ts_ns,
-            "last_ts_ns": info.last_ts_ns,
-            "snap_length": info.snap_length or None,
-            "interfaces": len(info.interfaces),
-            "dropped": info.dropped,
-            "truncated": info.truncated,
-            "tcp_segments": seen.segments,
-            "other_packets": seen.others,
-        }))  # fmt: skip
-        # There may be thousands of files: the first problem of each kind is kept, for warnings.
-        info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
-        info.secrets, info.interfaces = [], []
+        owner.note(self._name, info.problems, [None] * len(info.problems))
+        owner.conclude(seen)
 
     def _clock_steps(self, batch: PacketBatch, last: int | None) -> list[Problem]:
         times = batch.ts_ns
         before = np.concatenate([times[:1] if last is None else [last], times[:-1]])
         rows = np.flatnonzero(times < before)[:MAX_CLOCK_STEPS]
-        return [
-            Problem(
-                "clock-step",
-                int(batch.packet[i]),
-                None,
-                f"{int(before[i] - times[i])} ns earlier than the packet before it",
-            )
-            for i in rows.tolist()
-        ]
+        return [clock_step(int(batch.packet[i]), int(before[i] - times[i])) for i in rows.tolist()]
+
+
+def clock_step(packet: int, ns: int) -> Problem:
+    """Return the problem of a packet that is earlier than the one before it."""
+    return Problem("clock-step", packet, None, f"{ns} ns earlier than the packet before it")
+
+
+def capture_row(seen: CaptureSummary) -> Row:
+    """Return the row of a capture."""
+    info = seen.info
+    return _captures({
+        "capture": seen.name,
+        "format": info.format,
+        "link_types": ",".join(LINK_NAMES.get(link, str(link)) for link in info.link_types),
+        "packets": info.packets,
+        "bytes": info.size,
+        "first_ts_ns": info.first_ts_ns,
+        "last_ts_ns": info.last_ts_ns,
+        "snap_length": info.snap_length or None,
+        "interfaces": len(info.interfaces),
+        "dropped": info.dropped,
+        "truncated": info.truncated,
+        "tcp_segments": seen.segments,
+        "other_packets": seen.others,
+    })  # fmt: skip
 
 
 def unreadable(source: Source) -> Row:
     """Return the row of a capture that cannot be read."""
-    return _captures({"capture": source.name, "error": source.error})[0]
+    return _captures({"capture": source.name, "error": source.error})
 
 
 def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
@@ -247,9 +277,9 @@ def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
     return dissector.tables.problems(capture, [Problem("ip-fragment", 0, None, text)]) if count else []
 
 
-def _captures(row: dict[str, Any]) -> list[Row]:
+def _captures(row: dict[str, Any]) -> Row:
     target = schema("captures")
-    return [("captures", record_batch(target, of_rows([row], target)))]
+    return "captures", record_batch(target, of_rows([row], target))
 
 
 def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:

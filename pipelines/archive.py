@@ -24,8 +24,9 @@ from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel.archive import Archive, archive, dissect, rows_of_captures
+from amqpscope.dissector.parallel.arrangement import RANGE, chains, surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated, cut
-from amqpscope.dissector.parallel.survey import Survey, chains, survey, surveyed
+from amqpscope.dissector.parallel.survey import Piece, Survey, survey
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
@@ -37,10 +38,12 @@ from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, r
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
-BLOCKS = "part int, key long, capture int, number int, segments binary, secrets binary"
+BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
 """What `parallel.blocks.Block` holds."""
 SMALL = 8 << 20
 """Bytes of captures below which little planning pays."""
+LEAST = 8 << 20
+"""Least bytes of a capture that a task reads, where it is not the whole one."""
 TASK = 128 << 20
 """Bytes of captures that a task dissects, about."""
 ROOM = 256 << 20
@@ -246,7 +249,8 @@ def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Rea
     """Return what the light pass over captures shows."""
     found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
-    surveys = surveyed(found, partial(survey_all, spark, compiled))
+    each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
+    surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))
     read = chains(surveys)
     begin_ns = min(each.source.begin for chain in read for each in chain)
     return Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled)
@@ -265,8 +269,8 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
-def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Source]]) -> list[Survey]:
-    """Return the surveys of lists of captures, each made by one task."""
+def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Piece]]) -> list[Survey]:
+    """Return the surveys of lists of pieces of captures, each made by one task."""
     tasks = spark.sparkContext.parallelize(lists, len(lists)).flatMap(partial(survey, compiled=compiled))
     return run(tasks.collect)
 
@@ -291,7 +295,7 @@ def cut_chains(
 
 SCHEMA = pa.schema(
     [
-        *((name, pa.int32() if name != "key" else pa.int64()) for name in Block._fields[:4]),
+        *((name, pa.int64() if name in ("key", "number") else pa.int32()) for name in Block._fields[:4]),
         *((name, pa.binary()) for name in Block._fields[4:]),
     ]
 )

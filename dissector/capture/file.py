@@ -10,7 +10,7 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
 from amqpscope.dissector.capture.live import Watch
-from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatch, Problem
+from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatch, Problem, Range
 from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
 from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
 from amqpscope.dissector.capture.scanner import Packet, Scanner
@@ -23,6 +23,9 @@ __all__ = ["CaptureError", "CaptureFile", "CaptureInfo", "Interface", "PacketBat
 MAX_PACKETS = 1 << 17
 """Most packets in a batch: the columns of tiny packets would otherwise take more memory than the packets."""
 
+
+TORN = "truncated inside packet {}"
+"""The message about the packet inside which a file ends."""
 
 _HEAD = 64  # bytes that show the format
 _SHORTEST = 28  # bytes of the longest file header
@@ -42,10 +45,14 @@ class CaptureFile:
         alone: whether this is the only capture. Among others, an empty file is only a problem of that file: the newest
             file of a rotating capture is empty until the first packets are written.
         watch: waits for a capture that is still being written, and may end it.
+        part: a range of the file, to which reading is limited; its `skip` is known.
 
     Attributes:
-        info: what is known of the capture; complete after the iteration.
+        info: what is known of the capture; complete after the iteration. Of a range, positions begin with the range,
+            and what blocks with state say is missing.
         compiled: whether kernels run compiled, as far as that is decided.
+        scanner: what finds the records of a range.
+        over: number of bytes after the end of the range that belong to its last record; None where the file ends.
 
     Raises:
         CaptureError: while iterating: the file does not exist, or is not a capture.
@@ -62,8 +69,11 @@ class CaptureFile:
         compiled: bool | None = None,
         alone: bool = True,
         watch: Watch | None = None,
+        part: Range | None = None,
     ) -> None:
         self.info = CaptureInfo()
+        self.scanner: Scanner | None = None
+        self.over: int | None = None
         self.compiled = bool(compiled)
         self._path, self._name, self._index = path, name, index
         self._batch_bytes = max(batch_bytes, _HEAD)
@@ -71,27 +81,45 @@ class CaptureFile:
         self._decide = compiled is None
         self._alone = alone
         self._watch = watch
+        self._part = part
+        self._stated = self.info if part is None else CaptureInfo()  # what the scanner learns of the file
         self._emitted = 0  # number of secrets in earlier batches
 
     def __iter__(self) -> Iterator[PacketBatch]:
-        source = Input(self._path, self._name, self._watch)
+        source = Input(self._path, self._name, self._watch, self._part)
         try:
             yield from self._batches(source)
         finally:
             source.close()
 
+    @property
+    def waiting(self) -> tuple[bytes, ...]:
+        """TLS key logs that came after the last packet so far."""
+        return tuple(self._stated.secrets[self._emitted :])
+
     def _batches(self, source: Input) -> Iterator[PacketBatch]:
         self.info.compression = source.compression
         capacity, need = self._batch_bytes, _HEAD
+        position, filled, origin, ended = 0, 0, 0, False
+        end: int | None = None  # of the range
+        scanner: Scanner | None = None
+        if self._part is not None:
+            wanted = self._part.skip or 0
+            scanner, origin = self._resumed(self._part), source.skip(wanted)
+            if origin < wanted:  # one record goes beyond the whole range
+                self.over, self.info.size = wanted - origin, wanted
+                return
         buffers = Reuse(capacity + self._spare, np.uint8)
         matrices = Reuse((Packet.WIDTH, min(MAX_PACKETS, capacity // 16 + 1)), np.int64)
         buffer = buffers.take()
-        position, filled, origin, ended = 0, 0, 0, False
-        scanner: Scanner | None = None
         last = False
         while not last:
             while need and not ended and filled - position < need:
-                filled, ended = source.fill(buffer.data, filled, capacity)
+                # after the end of a range, no byte more than its last record needs
+                filled, ended = source.fill(buffer.data, filled, capacity if end is None else position + need)
+                if ended and self._part is not None and end is None and source.go_on():
+                    end, ended = origin + filled, False
+                    break
             if scanner is None and not filled and not source.damage and not self._alone:
                 self.info.truncated = True
                 self.info.problem("capture-truncated", 0, None, "the file is empty")
@@ -103,9 +131,13 @@ class CaptureFile:
 
             columns = matrices.take()
             position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
-            last = stop or (ended and need > 0)
-            if last and not stop and position < filled:
-                rows += scanner.remainder(buffer, position, filled, columns, rows, origin)
+            is_over = end is not None and origin + position >= end
+            last = stop or is_over or (ended and need > 0)
+            if stop:
+                number, what = scanner.number + 1, scanner.nonsense(buffer, position)
+                self.info.problem("header-unknown", number, origin + position, what)
+            elif last and not is_over and position < filled:
+                rows += self._remainder(scanner, buffer, position, filled, columns, rows, origin)
                 position = filled
             if rows == 0 and position + need <= capacity:
                 continue
@@ -119,23 +151,40 @@ class CaptureFile:
                 yield self._batch(buffer, position, columns[:, :rows], consumed)
             buffer, position, filled, origin = following, 0, filled - position, origin + position
         self.info.size = origin + position
-        if scanner:
+        if end is not None and is_over:
+            self.over = origin + position - end
+        elif scanner and self._part is None:
             scanner.finish()
         if source.damage:
             self.info.truncated = True
             self.info.problem("capture-truncated", 0, None, source.damage)
 
+    def _resumed(self, part: Range) -> Scanner:
+        """Return the scanner for the records of a range."""
+        scanner = self.scanner = scanner_of(part.before.head, self._name, self._stated)
+        scanner.resume(part.before)
+        self._stated.secrets += part.before.secrets
+        return scanner
+
     def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:
         """Return the scanner for a file that begins with `head`, and the position where it begins to scan."""
         if source.damage and len(head) < _SHORTEST:
             raise CaptureError(f"{self._name}: {source.damage}")
-        if is_pcap(head):
-            return PcapScanner(head, self._name, self.info), 24
-        if head.startswith(SECTION_MAGIC):
-            return PcapngScanner(head, self._name, self.info), 0
-        if not head:
-            raise CaptureError(f"{self._name}: the file is empty")
-        raise CaptureError(f"{self._name}: not a pcap or pcapng file ({describe(head)})")
+        scanner = scanner_of(head, self._name, self._stated)
+        return scanner, scanner.begin
+
+    def _remainder(
+        self, scanner: Scanner, data: Bytes, start: int, end: int, columns: Ints, row: int, origin: int
+    ) -> int:
+        """List the packet in `data[start:end]`, inside which the file ends, if all before its bytes is there.
+
+        Returns:
+            The number of packets, 0 or 1.
+        """
+        self.info.truncated = True
+        number = scanner.number + 1
+        self.info.problem("capture-truncated", number, origin + start, TORN.format(number))
+        return int(scanner.torn(data, start, end, columns[:, row]))
 
     def _batch(self, data: Bytes, used: int, columns: Ints, consumed: int) -> PacketBatch:
         info, ts_ns = self.info, columns[Packet.TS_NS]
@@ -144,7 +193,8 @@ class CaptureFile:
         info.last_ts_ns = int(ts_ns[-1])
         info.packets += len(ts_ns)
         info.captured_bytes += int(columns[Packet.CAPLEN].sum())
-        secrets, self._emitted = info.secrets[self._emitted :], len(info.secrets)
+        secrets = list(self.waiting)
+        self._emitted += len(secrets)
         return PacketBatch(
             data=data,
             used=used,
@@ -158,3 +208,17 @@ class CaptureFile:
             consumed=consumed,
             secrets=secrets,
         )
+
+
+def scanner_of(head: bytes, name: str, info: CaptureInfo) -> Scanner:
+    """Return the scanner for a capture that begins with `head`; `info` receives what it learns of the file.
+
+    Raises:
+        CaptureError: the file, which has this name in messages, is not a capture.
+    """
+    if is_pcap(head):
+        return PcapScanner(head, name, info)
+    if head.startswith(SECTION_MAGIC):
+        return PcapngScanner(head, name, info)
+    what = f"not a pcap or pcapng file ({describe(head)})" if head else "the file is empty"
+    raise CaptureError(f"{name}: {what}")

@@ -14,6 +14,7 @@ from bz2 import BZ2File
 from typing import Any, BinaryIO, TypeAlias
 
 from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.model import Range
 from amqpscope.dissector.kernels import limits
 from amqpscope.errors import Error, MissingError, reason
 
@@ -48,6 +49,12 @@ class MissingCaptureError(CaptureError, MissingError):
 class Input:
     """A source of bytes that is read once, from its beginning to its end, or until `watch` ends it.
 
+    Args:
+        path: what is read.
+        name: its name in messages.
+        watch: waits for a source that is still being written, and may end it.
+        part: a range of a file, to which reading is limited until `go_on` is called.
+
     Attributes:
         name: name of the source in messages.
         size: size of the file in bytes, as it is stored, or None when it is unknown.
@@ -59,16 +66,20 @@ class Input:
         CaptureError: the file does not exist, is a directory, may not be read, or cannot be read.
     """
 
-    def __init__(self, path: Readable, name: str, watch: Watch | None = None) -> None:
+    def __init__(self, path: Readable, name: str, watch: Watch | None = None, part: Range | None = None) -> None:
         self.name = name
         self.damage: str | None = None
         file = _open(path, name)
         self.size, self._waits = _nature(file)
         closes = isinstance(path, str) and path != STANDARD_INPUT
         self._file = _Counted(file, name, closes, watch if self._waits else None)
-        head = self._file.peek()
-        self.compression = next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
-        self._stream: Any = _decompressor(self._file, self.compression) if self.compression else None
+        if part is None:
+            head = self._file.peek()
+            self.compression = next((kind for magic, kind in _COMPRESSIONS if head.startswith(magic)), None)
+        else:
+            self._file.limit(part.begin, part.end)
+            self.compression = part.compression
+        self._streams = [_decompressor(self._file, self.compression)] if self.compression else []
 
     @property
     def taken(self) -> int:
@@ -93,9 +104,27 @@ class Input:
             start += count
         return start, False
 
+    def skip(self, count: int) -> int:
+        """Read bytes and drop them; return their number, less than `count` where the input, or the range, ends."""
+        scratch, left = memoryview(bytearray(min(count, _READ))), count
+        while left:
+            filled, ended = self.fill(scratch, 0, min(left, len(scratch)))
+            left -= filled
+            if ended:
+                break
+        return count - left
+
+    def go_on(self) -> bool:
+        """Go on after the end of the range; return False where the file ends as well, or is damaged."""
+        if self.damage or not self._file.go_on():
+            return False
+        if self.compression:
+            self._streams.append(_decompressor(self._file, self.compression))  # the one before would close the file
+        return True
+
     def _inflate(self, view: memoryview) -> int:
         try:
-            data = self._stream.read1(min(len(view), _READ))
+            data = self._streams[-1].read1(min(len(view), _READ))
         except (OSError, EOFError, lzma.LZMAError) as error:
             why = reason(error)
             self.damage = f"{self.compression} data is truncated or damaged ({why})"
@@ -169,6 +198,20 @@ class _Counted(io.RawIOBase):
     def __init__(self, file: Any, name: str, closes: bool, watch: Watch | None) -> None:
         self.file, self.taken, self._watch = file, 0, watch
         self._name, self._closes, self._head = name, closes, b""
+        self._left: int | None = None
+
+    def limit(self, begin: int, end: int | None) -> None:
+        """Read from this byte on, up to another one."""
+        try:
+            self.file.seek(begin)
+        except OSError as error:
+            raise CaptureError(f"{self._name}: cannot read at byte {begin}: {reason(error)}") from error
+        self._left = None if end is None else end - begin
+
+    def go_on(self) -> bool:
+        """Read without a limit; return whether it was reached."""
+        is_reached, self._left = self._left == 0, None
+        return is_reached
 
     def peek(self) -> bytes:
         """Return the first bytes (up to 6), which the next read delivers again."""
@@ -199,9 +242,12 @@ class _Counted(io.RawIOBase):
         try:
             if self._watch and getattr(self.file, "waits", True) and not self._watch.wait(self.file):
                 return 0
-            return self.file.readinto(view) or 0
+            count: int = self.file.readinto(view[: self._left]) or 0
         except OSError as error:
             raise CaptureError(f"{self._name}: reading failed at byte {self.taken}: {reason(error)}") from error
+        if self._left is not None:
+            self._left -= count
+        return count
 
     def close(self) -> None:
         if self._closes:

@@ -116,3 +116,39 @@ class CaptureInfo:
         if len(self.interfaces) < MAX_PROBLEMS:
             self.interfaces.append(Interface(name, link, snap_length))
         self.snap_length = max(self.snap_length, snap_length)
+
+
+class Before(NamedTuple):
+    """What a range needs of the file before it.
+
+    Attributes:
+        head: the first bytes of the file.
+        blocks: blocks of pcapng that count in it: header and interfaces of its section.
+        secrets: TLS key logs that came after the last packet. They are never shown.
+        number: number of packets.
+        last_ns: time of the last packet, which packets without a time share.
+    """
+
+    head: bytes
+    blocks: tuple[bytes, ...] = ()
+    number: int = 0
+    last_ns: int = 0
+    secrets: tuple[bytes, ...] = ()
+
+
+class Range(NamedTuple):
+    """Consecutive records of a capture file that are read apart from the others.
+
+    Attributes:
+        begin: byte of the file where reading can begin: any one, or where compressed data begins anew.
+        end: that of the next range; None: the file ends with this range.
+        compression: as of the file.
+        before: what is known of the file before.
+        skip: number of bytes from `begin` on, decompressed, that belong to a record of the range before; None: unknown.
+    """
+
+    begin: int
+    end: int | None
+    compression: str | None
+    before: Before
+    skip: int | None

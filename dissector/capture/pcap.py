@@ -11,7 +11,7 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner
+from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner, ordered_words
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
@@ -83,6 +83,8 @@ class PcapScanner(Scanner):
         CaptureError: the file ends inside its header.
     """
 
+    begin = HEADER
+
     def __init__(self, head: bytes, name: str, info: CaptureInfo) -> None:
         super().__init__(info, scan_records, np.zeros((0, 0), np.int64), PcapScan)
         if len(head) < HEADER:
@@ -101,6 +103,15 @@ class PcapScanner(Scanner):
         """Return what is wrong with a record: only its length can be wrong."""
         caplen = struct.unpack_from(self._order + "8xI", data.data, position)[0]
         return f"a record cannot have {caplen} bytes; nothing after it was read"
+
+    def lengths(self, data: Bytes) -> Ints:
+        """Return the lengths of plausible records, which are not empty."""
+        words = ordered_words(data, self._order)
+        size = max(0, len(words) - 12)
+        fraction, caplen, length = (words[at : at + size] for at in (4, 8, 12))
+        is_plausible = (caplen > 0) & (caplen <= MAX_RECORD) & (caplen <= length)
+        is_plausible &= fraction < 1_000_000_000 // self._unit_ns
+        return np.where(is_plausible, caplen.astype(np.int64) + self._prefix, 0)
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the record in which the file ends; return whether its header is whole."""

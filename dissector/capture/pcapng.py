@@ -6,13 +6,24 @@ secrets).
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, RARE, Packet, Scan, Scanner
+from amqpscope.dissector.capture.model import Before, CaptureInfo
+from amqpscope.dissector.capture.scanner import (
+    CORRUPT,
+    FULL,
+    MAX_RECORD,
+    MORE,
+    RARE,
+    After,
+    Packet,
+    Scan,
+    Scanner,
+    ordered_words,
+)
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import ordered32
@@ -38,6 +49,9 @@ MAX_PAUSES = 256
 """Number of secrets between packets at which a scan ends a batch, so that they are known for the packets after them and
 not before; further secrets may be known a little earlier, because each costs a batch."""
 
+MAX_KEPT = 1 << 20
+"""Most bytes of blocks with state that a range keeps; with more, it is not read apart."""
+
 _TLS_KEY_LOG = 0x544C534B
 
 MAX_SECONDS = 9_000_000_000
@@ -50,6 +64,9 @@ _PREFIX = 28  # size of what precedes the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
 
+_KINDS = np.array([_SECTION, *range(1, 11)], np.uint32)  # types of blocks that capture programs write
+
+
 class PcapngScan(Scan):
     """State of `scan_blocks`."""
 
@@ -58,6 +75,13 @@ class PcapngScan(Scan):
     LAST_NS = column("time of the last packet")
     HOMELESS = column("packets on an interface that is not described")
     TIMES_CUT = column("times that were clamped")
+
+
+_COUNTED = {
+    PcapngScan.HOMELESS: "packets skipped because the file does not describe their interface: {}",
+    PcapngScan.TIMES_CUT: "times after the year 2255 clamped: {}",
+}
+"""What the kernel can only count, and how it is reported."""
 
 
 class Interface(Matrix):
@@ -190,6 +214,8 @@ class PcapngScanner(Scanner):
         self._order = "<"
         self._drops: dict[int, int] = {}  # by interface of the section
         self._secrets = self._pauses = 0
+        self._kept: list[tuple[int, bytes]] = []
+        self._room = 0  # bytes that may be kept yet; below zero, some were not
         info.format = "pcapng"
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
@@ -204,13 +230,49 @@ class PcapngScanner(Scanner):
         if self.state[PcapngScan.ROWS] and self._pauses < MAX_PAUSES and self._kind(data, position) == _SECRETS:
             self._pauses += 1
             return FULL
-        self._take(bytes(data[position : position + total]), origin + position)
+        block = bytes(data[position : position + total])
+        self._take(block, origin + position)
+        self._room -= total
+        if self._room >= 0:
+            self._kept.append((origin + position, block))
         self.state[PcapngScan.POSITION] += total
         return RARE
 
     def nonsense(self, data: Bytes, position: int) -> str:
         """Return what is wrong with a block: only its lengths can be wrong."""
         return "the lengths of a block contradict each other; nothing after it was read"
+
+    def resume(self, before: Before) -> None:
+        """Go on after these blocks of the file; keep the blocks with state that come, up to MAX_KEPT bytes."""
+        super().resume(before)
+        for block in before.blocks:
+            self._take(block, 0)
+        self.state[PcapngScan.LAST_NS] = before.last_ns
+        self._room = MAX_KEPT
+
+    def after(self) -> After:
+        """Return what the blocks of a range say of the file, once they are read."""
+        counted = tuple(int(self.state[item]) for item in _COUNTED)
+        kept = tuple(self._kept) if self._room >= 0 else None
+        return After(self.number, int(self.state[PcapngScan.LAST_NS]), kept, counted)
+
+    def add(self, after: After, origin: int) -> None:
+        """Read the blocks with state of a range; it begins at byte `origin`."""
+        for at, block in after.kept or ():
+            self._take(block, origin + at)
+        for item, count in zip(_COUNTED, after.counted, strict=True):
+            self.state[item] += count
+
+    def lengths(self, data: Bytes) -> Ints:
+        """Return the lengths of plausible blocks, whose length stands at both ends."""
+        words = ordered_words(data, self._order)
+        size = max(0, len(words) - 4)
+        kind, total = words[:size], words[4:].astype(np.int64)
+        is_plausible = (total >= 12) & (total <= MAX_BLOCK) & (total % 4 == 0) & np.isin(kind, _KINDS)
+        last = np.arange(size) + total - 4
+        is_seen = last < len(words)
+        is_plausible &= ~is_seen | (words[np.where(is_seen, last, 0)] == total)
+        return np.where(is_plausible, total, 0)
 
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the block in which the file ends; return whether all before its bytes is there."""
@@ -234,10 +296,7 @@ class PcapngScanner(Scanner):
 
     def finish(self) -> None:
         """Report, at the end of the file, the problems that the kernel could only count."""
-        for item, detail in (
-            (PcapngScan.HOMELESS, "packets skipped because the file does not describe their interface: {}"),
-            (PcapngScan.TIMES_CUT, "times after the year 2255 clamped: {}"),
-        ):
+        for item, detail in _COUNTED.items():
             if count := int(self.state[item]):
                 self.info.problem("header-unknown", 0, None, detail.format(count), count)
 
@@ -331,3 +390,16 @@ class PcapngScanner(Scanner):
 def _byte_order(section: bytes) -> str | None:
     """Return the byte order of the section that begins with these bytes, by its magic; None when it has none."""
     return {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}.get(section[8:12])
+
+
+def in_force(before: Sequence[bytes], after: After) -> tuple[bytes, ...]:
+    """Return the header and the interfaces of the section in which a range ends; `before` are those where it begins."""
+    blocks = [*before, *(block for _, block in after.kept or ())]
+    sections = [number for number, block in enumerate(blocks) if block.startswith(SECTION_MAGIC)]
+    current = blocks[sections[-1] if sections else 0 :]
+    return tuple(block for block in current if _is(block, _SECTION) or _is(block, _INTERFACE))
+
+
+def _is(block: bytes, kind: int) -> bool:
+    """Return whether a block has this type, in either byte order."""
+    return block[:4] in (kind.to_bytes(4, "little"), kind.to_bytes(4, "big"))

@@ -7,7 +7,9 @@ it needs more bytes, the matrix of packets is full, or a record makes no sense.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from amqpscope.dissector.capture.model import CaptureInfo
+import numpy as np
+
+from amqpscope.dissector.capture.model import Before, CaptureInfo
 from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
@@ -56,6 +58,22 @@ class Scanned(NamedTuple):
     stop: bool
 
 
+class After(NamedTuple):
+    """What a range says of the file besides packets.
+
+    Attributes:
+        number: of its last packet.
+        last_ns: time of its last packet.
+        kept: its blocks with state, with their position in it; None if they are too many.
+        counted: numbers of what is reported at the end of the file.
+    """
+
+    number: int
+    last_ns: int = 0
+    kept: tuple[tuple[int, bytes], ...] | None = ()
+    counted: tuple[int, ...] = ()
+
+
 class Scanner:
     """Find the packets of one capture file, chunk by chunk.
 
@@ -64,13 +82,23 @@ class Scanner:
         kernel: lists packets: takes (data, end, table, columns, state) and returns why it ended.
         table: what the kernel needs besides its state.
         state: declaration of the kernel's state.
+
+    Attributes:
+        begin: position of the first record in the file.
     """
+
+    begin = 0
 
     def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, state: type[Scan]) -> None:
         self.info = info
         self.table = table
         self.state = state.make(1)[0]
         self._kernel = kernel
+
+    @property
+    def number(self) -> int:
+        """Number of the last packet."""
+        return int(self.state[Scan.NUMBER])
 
     def scan(self, data: Bytes, start: int, end: int, columns: Ints, origin: int, compiled: bool) -> Scanned:
         """List the packets of the whole records in `data[start:end]`; data[0] is byte `origin` of the file."""
@@ -80,9 +108,7 @@ class Scanner:
             status = kernels.call(self._kernel, compiled, data, end, self.table, columns, state)
             if status == RARE:
                 status = self.rare(data, end, origin)
-        position, rows, need, number = state[[Scan.POSITION, Scan.ROWS, Scan.NEED, Scan.NUMBER]].tolist()
-        if status == CORRUPT:
-            self.info.problem("header-unknown", number + 1, origin + position, self.nonsense(data, position))
+        position, rows, need = state[[Scan.POSITION, Scan.ROWS, Scan.NEED]].tolist()
         return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
@@ -93,20 +119,36 @@ class Scanner:
         """Return what is wrong with the record at this position, where reading stops."""
         raise NotImplementedError
 
-    def remainder(self, data: Bytes, start: int, end: int, columns: Ints, row: int, origin: int) -> int:
-        """List the packet in `data[start:end]`, inside which the file ends, if all before its bytes is there.
-
-        Returns:
-            The number of packets, 0 or 1.
-        """
-        self.info.truncated = True
-        number = int(self.state[Scan.NUMBER]) + 1
-        self.info.problem("capture-truncated", number, origin + start, f"truncated inside packet {number}")
-        return int(self.torn(data, start, end, columns[:, row]))
-
     def torn(self, data: Bytes, start: int, end: int, packet: Ints) -> bool:
         """Fill in the packet of the record inside which the file ends; return whether there is one."""
         raise NotImplementedError
 
+    def resume(self, before: Before) -> None:
+        """Go on after these records of the file."""
+        self.state[Scan.NUMBER] = before.number
+
+    def after(self) -> After:
+        """Return what the records of a range say of the file, once they are read."""
+        return After(self.number)
+
+    def add(self, after: After, origin: int) -> None:
+        """Add what a range says of the file; it begins at byte `origin`."""
+
+    def lengths(self, data: Bytes) -> Ints:
+        """Return, for each position, the length of the record that may begin there; 0 where none can.
+
+        Positions are left out from which on too little of a record would be seen.
+        """
+        raise NotImplementedError
+
     def finish(self) -> None:
         """Report, at the end of the file, the problems that the kernel could only count."""
+
+
+def ordered_words(data: Bytes, order: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """Return the unsigned 32-bit integer at each position, in a byte order (`<` or `>`)."""
+    words = np.zeros(max(0, len(data) - 3), np.uint32)
+    for first in range(min(4, len(words))):
+        count = (len(data) - first) // 4
+        words[first::4] = data[first : first + 4 * count].view(order + "u4")
+    return words

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.parallel.blocks import Block, Seated, merged
 from amqpscope.dissector.parallel.survey import Survey
-from amqpscope.dissector.reading import incomplete
+from amqpscope.dissector.reading import capture_row, incomplete, unreadable
 from amqpscope.dissector.tables.rows import Row, Work
 from amqpscope.dissector.tls.keylog import KeyLog
 
@@ -36,15 +36,16 @@ def archive(surveys: Sequence[Survey], chains: Iterable[Sequence[Seated]], optio
     Raises:
         CaptureError: the key log cannot be read.
     """
-    seated = sorted((each for chain in chains for each in chain), key=lambda each: each.capture)
+    seated = {each.capture: each for chain in chains for each in chain}
+    places = [seated[capture] for capture in sorted(seated)]
     keylog = b""
     if options.keylog is not None:
         known = KeyLog(options.keylog)
         known.add(b"")  # so that what the file holds is written, too
         keylog = known.written()
     return Archive(
-        [each.source.name for each in seated],
-        [each.seat.point for each in seated],
+        [each.source.name for each in places],
+        [each.seat.point for each in places],
         max((each.last for each in surveys if each.last is not None), default=0),
         keylog,
         replace(options, keylog=None),
@@ -72,6 +73,8 @@ def dissect(blocks: Iterable[Block], known: Archive, compiled: bool) -> Iterator
 def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]:
     """Yield rows about the captures."""
     dissector = Dissector(known.options, compiled=False)
-    for table, rows in (row for survey in surveys for row in survey.rows):
-        yield from dissector.tables.wanted.rows(table, rows) if table == "anomalies" else [(table, rows)]
+    for each in surveys:
+        yield capture_row(each.summary) if each.summary else unreadable(each.source)
+        problems, times = [problem for problem, _ in each.noted], [ts_ns for _, ts_ns in each.noted]
+        yield from dissector.tables.problems(each.source.name, problems, times)
     yield from incomplete(dissector, known.captures[-1], sum(survey.incomplete for survey in surveys))

@@ -5,12 +5,13 @@ blocks of a part hold its segments in the order of one process that merges all c
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.model import Range
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded, Seat
@@ -27,11 +28,16 @@ ENOUGH = 4 << 20
 
 
 class Seated(NamedTuple):
-    """A capture to read, with its index and its seat among the others."""
+    """A capture to read, with its index and its seat among the others.
+
+    Attributes:
+        part: the range of it to read; None: all of it.
+    """
 
     source: Source
     capture: int
     seat: Seat
+    part: Range | None = None
 
 
 class Block(NamedTuple):
@@ -43,7 +49,7 @@ class Block(NamedTuple):
         part: which part.
         key: that of the first segment; of secrets, that of the last segment before them.
         capture: index of the capture.
-        number: position among the blocks of this capture.
+        number: position among the blocks of this capture: grows, from the byte on where their range begins.
         segments: stream of Arrow (`flows.SCHEMA` and KEY); empty for secrets.
         secrets: a TLS key log that the capture holds here.
     """
@@ -59,10 +65,11 @@ class Block(NamedTuple):
 def cut(captures: Iterable[Seated], parts: int, compiled: bool) -> Iterator[Block]:
     """Yield the blocks of captures that are read one after the other, by one decoder of packets."""
     decoder = PacketDecoder()
-    for source, capture, seat in captures:
-        number, size, last = 0, 0, seat.floor
+    for source, capture, seat, part in captures:
+        number, size, last = part.begin if part else 0, 0, seat.floor
         waiting: list[list[pa.RecordBatch]] = [[] for _ in range(parts)]
-        for batch in CaptureFile(source.path, source.given, capture, batch_bytes=BATCH, compiled=compiled, alone=False):
+        how: dict[str, Any] = {"batch_bytes": BATCH, "compiled": compiled, "part": part}
+        for batch in CaptureFile(source.path, source.given, capture, alone=False, **how):
             if batch.secrets or size > ROOM:
                 yield from _blocks(waiting, capture, number)
                 number, size = number + 1, 0

@@ -1,40 +1,70 @@
-"""The light pass over captures: their times, from which their order follows, and all rows about captures themselves."""
+"""The light pass over captures: their times, from which their order follows, and all that is said of captures."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from amqpscope.dissector.capture.file import CaptureError
-from amqpscope.dissector.capture.sources import Source, place, reason
+from amqpscope.dissector.capture.model import Problem, Range
+from amqpscope.dissector.capture.ranges import trial
+from amqpscope.dissector.capture.scanner import After
+from amqpscope.dissector.capture.sources import Source, reason
 from amqpscope.dissector.dissector import Dissector
-from amqpscope.dissector.packets.merging import Span, arrange
-from amqpscope.dissector.parallel.blocks import BATCH, Seated
-from amqpscope.dissector.reading import CapturePass, CaptureSummary, unreadable
-from amqpscope.dissector.tables.rows import Row, Work
+from amqpscope.dissector.parallel.blocks import BATCH
+from amqpscope.dissector.reading import CapturePass, CaptureSummary
+
+Noted = tuple[Problem, int | None]
+"""A problem, and the time of its packet."""
+
+
+class Piece(NamedTuple):
+    """What is read at once: a capture, or a range of it."""
+
+    source: Source
+    part: Range | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the light pass shows of a capture.
+    """What the light pass shows of a capture, or of a range of it.
 
     Attributes:
         source: the capture; with the time of its first packet, or its error.
+        part: the range; None: all of the capture.
+        summary: None where nothing could be read.
+        noted: its problems.
         first: time of its first segment; None without segments.
         last: latest time of its segments.
-        snap_length: most bytes captured of a packet; 0: no limit.
-        fragments: number of packets that are fragments of IP packets.
+        first_packet: number of its first packet; 0 without packets.
         incomplete: number of IP packets of which fragments are missing, where this capture is the last one.
-        secrets: TLS key logs that it holds.
-        rows: rows about the capture.
+        over: number of bytes after the range that belong to its last record; None where the capture ends.
+        after: what the range says of the capture; None if it was not read.
+        secrets: TLS key logs that come after its last packet.
+        parts: the ranges in which the capture is to be read, if there are several.
     """
 
     source: Source
+    part: Range | None = None
+    summary: CaptureSummary | None = None
+    noted: tuple[Noted, ...] = ()
     first: int | None = None
     last: int | None = None
-    snap_length: int = 0
-    fragments: int = 0
+    first_packet: int = 0
     incomplete: int = 0
+    over: int | None = None
+    after: After | None = None
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
-    rows: tuple[Row, ...] = field(default=(), repr=False)
+    parts: tuple["Survey", ...] = ()
+
+    @property
+    def snap_length(self) -> int:
+        """Most bytes captured of a packet; 0: no limit."""
+        return self.summary.info.snap_length if self.summary else 0
+
+    @property
+    def fragments(self) -> int:
+        """Number of packets that are fragments of IP packets."""
+        return self.summary.fragments if self.summary else 0
 
 
 class _Surveyor:
@@ -42,75 +72,48 @@ class _Surveyor:
 
     def __init__(self, compiled: bool) -> None:
         self.dissector = Dissector(compiled=compiled)
-        self.pending: list[Work] = []
+        self.noted: list[Noted] = []
 
-    def survey(self, source: Source, index: int) -> Survey:
-        """Read a capture."""
-        one = CapturePass(self, source, index, BATCH)
+    def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
+        """Take problems of a capture."""
+        self.noted += zip(problems, times, strict=True)
+
+    def conclude(self, summary: CaptureSummary) -> None:
+        """Take what was learned of its secrets."""
+        problems = self.dissector.tls.problems
+        self.noted += [(problem, None) for _, problem in problems]
+        problems.clear()
+
+    def survey(self, piece: Piece, index: int) -> Survey:
+        """Read a capture, or a range of it."""
+        source, part = piece
+        if part is not None and part.skip is None:
+            part = part._replace(skip=trial(str(source.path), source.given, part))
+            if part.skip is None:
+                return Survey(source, part)
+        one = CapturePass(self, source, index, BATCH, part=part)
         first = last = None
         for decoded in one:
             times = decoded.segments.ts_ns
             if len(times):
                 first = int(times[0]) if first is None else first
                 last = max(int(times.max()), first if last is None else last)
-        return self._survey(replace(source, begin=one.summary.info.first_ts_ns or 0), first, last, one.summary)
-
-    def _survey(self, source: Source, first: int | None, last: int | None, summary: CaptureSummary) -> Survey:
-        rows = [row for work in (*self.pending, *self.dissector.reported()) for row in work()]
-        self.pending.clear()
-        info = summary.info
-        return Survey(source, first, last, info.snap_length, summary.fragments, 0, tuple(info.secrets), tuple(rows))
+        noted, self.noted = tuple(self.noted), []
+        source = replace(source, begin=one.summary.info.first_ts_ns or 0)
+        after = one.file.scanner.after() if one.file.scanner else None
+        ends: dict[str, Any] = {"over": one.file.over, "after": after, "secrets": one.file.waiting}
+        return Survey(source, part, one.summary, noted, first, last, one.first_packet, **ends)
 
 
-def survey(sources: Iterable[Source], compiled: bool) -> list[Survey]:
+def survey(pieces: Iterable[Piece], compiled: bool) -> list[Survey]:
     """Return what a light pass shows of captures. They are read as one sequence, in this order."""
     surveyor = _Surveyor(compiled)
     found: list[Survey] = []
-    for index, source in enumerate(sources):
+    for index, piece in enumerate(pieces):
         try:
-            found.append(surveyor.survey(source, index))
+            found.append(surveyor.survey(piece, index))
         except CaptureError as error:
-            surveyor.pending.clear()
-            bad = replace(source, error=reason(source, error))
-            found.append(Survey(bad, rows=(unreadable(bad),)))
+            surveyor.noted.clear()
+            found.append(Survey(replace(piece.source, error=reason(piece.source, error)), piece.part))
     found[-1] = replace(found[-1], incomplete=surveyor.dissector.packets.finish())
     return found
-
-
-def surveyed(sources: Iterable[Source], run: Callable[[list[list[Source]]], Iterable[Survey]]) -> list[Survey]:
-    """Return what light passes show of captures; those of a point with IP fragments are read as one sequence.
-
-    Args:
-        sources: the captures, in any order.
-        run: returns the surveys of lists of captures, which may be read side by side.
-
-    Raises:
-        CaptureError: a file that the user named, or every file, cannot be read.
-    """
-    found = list(run([[source] for source in sources]))
-    together = [[each.source for each in chain] for chain in chains(found) if len(chain) > 1]
-    anew = {each.source.name: each for each in (run(together) if together else ())}
-    return [anew.get(each.source.name, each) for each in found]
-
-
-def chains(surveys: Iterable[Survey]) -> list[list[Seated]]:
-    """Return the captures that can be read, in chains, each of which is to be read by one decoder of packets.
-
-    A chain is one capture, or all of a capture point with IP fragments: these may lie in several captures.
-
-    Raises:
-        CaptureError: a file that the user named, or every file, cannot be read.
-    """
-    surveys = list(surveys)
-    readable = [each for each in surveys if not each.source.error]
-    for each in surveys:
-        if each.source.error and (each.source.is_named or not readable):
-            raise CaptureError(f"{each.source.given}: {each.source.error}")
-    readable.sort(key=lambda each: place(each.source))
-    seats = arrange(Span(each.source.name, each.source.begin, each.first, each.last) for each in readable)
-    fragmented = {seat.point for each, seat in zip(readable, seats, strict=True) if each.fragments}
-    found: dict[int, list[Seated]] = {}
-    for index, (each, seat) in enumerate(zip(readable, seats, strict=True)):
-        key = seat.point if seat.point in fragmented else index
-        found.setdefault(key, []).append(Seated(each.source, index, seat))
-    return list(found.values())

@@ -22,6 +22,7 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     parsers[row, Parser.FIRST_CAPTURE] = chunks[Chunk.FIRST_CAPTURE, i]
     parsers[row, Parser.GOT] = 0
     parsers[row, Parser.MISSING] = 0
+    parsers[row, Parser.BELIEVED] = 0
 
 
 @kernel
@@ -66,6 +67,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
     parsers[row, Parser.TRIED_SLOW] = 0
     parsers[row, Parser.TRIED_MARKED] = 0
     parsers[row, Parser.LOST] = pos
+    parsers[row, Parser.NATURAL] = -1
     parsers[row, Parser.DAMAGED] = 0
 
 

@@ -218,8 +218,10 @@ class Detector:
                 if verdict != TLS:
                     # A broker answers a client that it refuses with a header, too; a client's comes first.
                     if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
+                        ports = facts[slot, [Facts.A_PORT, Facts.B_PORT]].tolist()
+                        listens = ports[side] in self.serving and ports[1 - side] not in self.serving
                         goes_on = len(probe.first_bytes[side]) > len(data)
-                        is_broker = goes_on and registry.protocols()[verdict - 1].answers
+                        is_broker = (goes_on or listens) and registry.protocols()[verdict - 1].answers
                         facts[slot, Facts.CLIENT] = 1 - side if is_broker else side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side

@@ -29,6 +29,7 @@ from amqpscope.dissector.protocols.state import (
     Trial,
     Walk,
 )
+from amqpscope.dissector.tcp.order import ANYWHERE
 from amqpscope.dissector.tcp.state import Chunk
 
 
@@ -111,15 +112,16 @@ class Framing:
     def _make_room(self, buffer: Buffer) -> None:
         if not self.cursor[[Cursor.FRAMES, Cursor.ASIDE, Cursor.FAULTS]].any():  # it stopped for want of room for bytes
             buffer.reserve(MAX_RECORD + limits.PAYLOAD + 64)
-        for pool in (self.fragments, self.held):
-            if pool.left == 0 and len(pool) < limits.FRAGMENTS:
+        for pool, needed in ((self.fragments, 0), (self.held, self.parsers[:, Parser.FRAGMENTS].max(initial=0))):
+            while pool.left <= needed and len(pool) < limits.FRAGMENTS:
                 pool.grow(2 * len(pool))
 
     def last_chunks(self, slots: Ints) -> Ints:
-        """Return empty chunks that end the connections with chunks held back."""
-        slots = slots[self.parsers[2 * slots, Parser.QUEUE] >= 0]
+        """Return empty chunks that end the connections with chunks held back, or payloads under way."""
+        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
+        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | (parsers[:, :, Parser.STATE] == PAYLOAD).any(1)]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
-        chunks[Chunk.SLOT] = slots
+        chunks[Chunk.SLOT], chunks[Chunk.POS] = slots, ANYWHERE
         return chunks
 
     def end(self, slots: Ints, facts: Ints, head_bytes: int, end_bytes: int) -> Iterator[Ints]:
@@ -164,12 +166,10 @@ class Framing:
         """Return which connections may lack the last frames of a direction: its boundary was lost for good."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
-        found: NDArray[np.bool_] = ((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1)
-        return found
+        return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1))
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
-        searching = parsers[:, :, Parser.STATE] == SEARCH
-        skipped: Ints = np.where(searching, parsers[:, :, Parser.SKIPPED], 0).sum(1)
+        skipped: Ints = np.where(parsers[:, :, Parser.STATE] == SEARCH, parsers[:, :, Parser.SKIPPED], 0).sum(1)
         return skipped

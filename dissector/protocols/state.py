@@ -25,8 +25,9 @@ FAULTS = (
     "amqp-header-unexpected",  # value: the first four bytes
     "tls-unexpected",  # the same
     "http-unexpected",  # the same
+    "frame-length-wrong",  # value: announced size
 )
-GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP = range(len(FAULTS))
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP, LENGTH_WRONG = range(len(FAULTS))
 
 
 class Parser(Matrix):
@@ -55,6 +56,8 @@ class Parser(Matrix):
     LARGEST = column("bytes of the largest frame so far")
     MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
     CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
+    NATURAL = column("1 and the bytes of payload in it by its fields; 0: not known; -1: none is doubted", empty=-1)
+    BELIEVED = column("1: the length of the current frame counts, whatever its fields say")
     DAMAGED = column("1: the current search began after a head that cannot be right, and is not that of a body")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")

@@ -69,6 +69,15 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 
 @kernel
+def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
+
+    If not, all of it is given back to the search. Also asked where a gap begins in the payload, or the connection ends.
+    """
+    return True
+
+
+@kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     return
@@ -110,7 +119,12 @@ def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., N
     """
     walk_own = specialize(walk_chunk, **kernels, **_parts(kernels))
     found = resync.laid_over(**search_kernels)
-    return specialize(walk_chunks, walk_chunk=walk_own, replay=specialize(replay, walk_chunk=walk_own, search=found))
+    return specialize(
+        walk_chunks,
+        walk_chunk=walk_own,
+        replay=specialize(replay, walk_chunk=walk_own, search=found),
+        look_at_ends=specialize(look_at_ends, **kernels),
+    )
 
 
 def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +158,11 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
             return -1 - at
         state = walk.parsers[row, Parser.STATE]
         if is_complete(walk.parsers, row):
+            if not may_be_over(walk, chunks, i, at, row, own):
+                return 0
             finish_frame(walk, chunks, i, row, -1, own)
+        elif is_gap and at == 0 and state == PAYLOAD and not may_be_over(walk, chunks, i, 0, row, own):
+            return 0
         elif is_gap:
             at += cross_gap(walk, chunks, i, at, row, own)
         elif state == HEAD:
@@ -172,6 +190,7 @@ def is_full(walk: Walk, row: int, arena: int) -> bool:
         or cursor[Cursor.ASIDE] + 2 > walk.aside.shape[1]
         or cursor[Cursor.FAULTS] + 4 > walk.faults.shape[1]
         or (walk.free[0] == 0 and walk.fragments.shape[0] < limits.FRAGMENTS)
+        or (walk.free_held[0] <= walk.parsers[row, Parser.FRAGMENTS] and walk.held.shape[0] < limits.FRAGMENTS)
         or cursor[Cursor.ARENA] + walk.parsers[row, Parser.CHAINED] + arena > len(walk.data)
     )
 
@@ -209,7 +228,7 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
     size: int = parsers[row, Parser.SIZE]
-    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES > 0:
+    if parsers[row, Parser.STATE] == PAYLOAD:
         check_length(walk, chunks, i, at + take, row, own)
     if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
         parsers[row, Parser.GOT] = size
@@ -294,6 +313,8 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         slot = chunks[Chunk.SLOT, i]
         length = chunks[Chunk.LENGTH, i]
         if length == 0:
+            if not look_at_ends(walk, chunks, i, slot, own):
+                break
             parsers[2 * slot, Parser.OVER] = 1
             cursor[Cursor.REPLAY] = slot
             i += 1
@@ -328,6 +349,17 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 
 @kernel
+def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool:
+    """Look at the unfinished payloads of a connection that is over; return False when there is no room yet."""
+    parsers = walk.parsers
+    for row in (2 * slot, 2 * slot + 1):
+        if parsers[row, Parser.STATE] == PAYLOAD and parsers[2 * slot, Parser.TAKEN] == 0:
+            if is_full(walk, row, 0):
+                return False
+            may_be_over(walk, chunks, i, 0, row, own)
+    return True
+
+
 def replay(walk: Walk, slot: int, own: Own) -> int:
     """Walk the chunks that a connection holds back, until a search must wait for more; 0 when there is no room."""
     parsers, held, chunk = walk.parsers, walk.held, walk.chunk

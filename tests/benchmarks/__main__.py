@@ -25,7 +25,7 @@ FIELDS = (
     "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
-MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "small", "memory", "spark")
+MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "sessions", "small", "memory", "spark")
 TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
 """What statistics are measured with: names of captures, and what is repeated in them."""
 
@@ -145,6 +145,19 @@ def stream(size: int, output: Path, pairs: int) -> dict[str, Any]:
     return found
 
 
+def sessions(size: int, output: Path, pairs: int) -> dict[str, Any]:
+    """Frames of AMQP 0-10 a second."""
+    with captures.made(size, "sessions", captures.sessions) as capture:
+        run(dissect(capture, output))  # compiles what is not compiled yet
+        taken = middle([run(dissect(capture, output)) for _ in range(pairs)])
+    frames = sum(pq.read_metadata(p).num_rows for p in (output / "amqp010_frames").glob("*.parquet"))
+    found = {"bytes": size, "frames": frames, "dissect": taken}
+    found |= {"per_s": frames / taken["wall_s"], "per_cpu_s": frames / taken["cpu_s"]}
+    show(f"AMQP 0-10, {size / MB:,.0f} MB, {frames:,} frames", taken)
+    log(f"{'':<46}{found['per_s']:>9,.0f} frames/s,{found['per_cpu_s']:>9,.0f} by processor time")
+    return found
+
+
 def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
     """Peak over all processes, for small and large captures."""
     found = {}
@@ -221,6 +234,8 @@ def main() -> None:
             found["analyze"] = analyze(size, output, pairs)
         if "streams" in only:
             found["streams"] = stream(size, output, pairs)
+        if "sessions" in only:
+            found["sessions"] = sessions(size, output, pairs)
         if "small" in only:
             found["small"] = small(output)
         if "spark" in only:

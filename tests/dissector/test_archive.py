@@ -7,44 +7,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.capture.sources import find, named
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.parallel import archive, blocks
-from amqpscope.dissector.parallel.survey import chains, survey, surveyed
-from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.parallel import blocks
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
-from tests.dissector.moves import by_connection
-from tests.dissector.runs import FOLDER, Row, recorded, tables
+from tests.dissector.parts import at_once, in_parts, options_of
+from tests.dissector.runs import FOLDER, recorded
 from tests.dissector.wire import T0
 
 SECOND = 1_000_000_000
-
-
-def comparable(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    """Rows without a connection come in any order."""
-    return found | {name: sorted(found[name], key=str) for name in ("anomalies", "captures")}
-
-
-def in_parts(paths: list[str], options: Options, parts: int) -> dict[str, list[Row]]:
-    """The rows of captures that are read apart, each block sorted to its part."""
-    surveys = surveyed(named(paths), lambda lists: [each for mine in lists for each in survey(mine, compiled=False)])
-    read = chains(surveys)
-    known = archive.archive(surveys, read, options)
-    made = [block for chain in read for block in blocks.cut(chain, parts, compiled=False)]
-    rows = list(archive.rows_of_captures(surveys, known))
-    for number in range(parts):
-        mine = sorted((block for block in made if block.part == number), key=lambda block: block[1:4])
-        rows += [row for work in archive.dissect(mine, known, compiled=False) for row in work()]
-    return comparable(by_connection(tables(rows, options)))
-
-
-def at_once(paths: list[str], options: Options) -> dict[str, list[Row]]:
-    return comparable(by_connection(tables(Reading(find(paths, []), options, compiled=False), options)))
-
-
-def options_of(path: Path) -> Options:
-    keylog = path.with_suffix(".keylog")
-    return Options(keylog=str(keylog) if keylog.exists() else None)
 
 
 SEVERAL = (

@@ -33,7 +33,10 @@ from tests.dissector.wire import (
     session,
 )  # fmt: skip
 
-QPID = ["qpid_multi_session.pcap", "qpid_props.pcap", "qpid_session_controls.pcap", "qpid_topology.pcap"]
+QPID = [
+    "qpid_multi_session.pcap", "qpid_props.pcap", "qpid_python_peers.pcap", "qpid_session_controls.pcap",
+    "qpid_topology.pcap",
+]  # fmt: skip
 """Of AMQP 0-10, of which `tests.dissector.amqp010` says what is in them."""
 RECORDED = [
     "interleaved_channels.pcap", "many_confirms.pcap", "orders_pika.pcap", "ipv6.pcap", "any_sll2.pcap",

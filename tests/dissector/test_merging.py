@@ -80,6 +80,17 @@ INNER = st.sets(st.integers(3, len(SESSION) - 4), max_size=12)
 """Packets but those of the beginning and the end."""
 
 
+@pytest.mark.parametrize(("offset_s", "times"), [(5, 1), (100, 2)])
+def test_rows_that_are_there_twice_for_want_of_a_common_clock_are_reported(
+    offset_s: int, times: int, tmp_path: Path, undamaged: dict[str, list[Row]]
+) -> None:
+    """Clocks differ by more than a closed connection is waited for."""
+    tables = dissect(*write(tmp_path, one=SESSION, two=moved(SESSION, offset_s * SECOND)))
+    assert len(rows(tables["amqp091_frames"])) == times * len(undamaged["frames"])
+    found = [(row["code"], row["first_capture"]) for row in rows(tables["anomalies"])]
+    assert found == [("connection-twice", "two.pcap")] * (times - 1)
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lost=st.tuples(INNER, INNER), offset=st.sampled_from([-15, -5, -1, 0, 1, 5, 15]), batch_bytes=st.integers(200, 4000)

@@ -31,7 +31,9 @@ MAY_IMPORT = {
     "dissector": {"moving", "tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
     "parallel": {"reading", "dissector", "tables", "tls", "tcp", "packets", "capture", "kernels"},
+    "following": {"reading", "dissector", "moving", "tables", "tcp", "packets", "capture", "kernels"},
     "cli": {
+        "following",
         "parallel",
         "reading",
         "dissector",

@@ -69,6 +69,9 @@ def test_tables_are_those_of_one_process(
     from amqpscope.pipelines import archive  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "parts", lambda *_: parts)
+    if parts > 1:  # so that most captures are read in ranges
+        monkeypatch.setattr(archive, "LEAST", 3000)
+        monkeypatch.setattr(archive, "RANGE", 3000)
     assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
     master = spark.sparkContext.master
     made = archive.dissect_captures(

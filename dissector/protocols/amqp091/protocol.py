@@ -317,6 +317,11 @@ PROTOCOLS = (
     ),
     _older("amqp-0-9", b"AMQP\1\1\0\x09", version_of=ly.NAME),
     _older("amqp-0-8", b"AMQP\1\1\x08\0", b"AMQP\1\1\0\x08", version_of=ly.NAME),
-    _older("amqp-0-10-draft", b"AMQP\1\1\0\x0a", frames_begin=ly.METHOD),
+    _older(
+        "amqp-0-10-draft",
+        b"AMQP\1\1\0\x0a",
+        frames_begin=ly.METHOD,
+        recogniser=partial(Amqp091Recogniser, version="amqp-0-10-draft", others=(ly.NAME, "amqp-0-9", "amqp-0-8")),
+    ),
 )
 """All frame as 0-9-1 does; the draft of 2007 has the header of 0-10."""

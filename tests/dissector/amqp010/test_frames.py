@@ -311,14 +311,15 @@ def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
     assert (connection["handshake_outcome"], connection["skipped_bytes"]) == ("sasl-encrypted", 2 * len(layer))
 
 
-@pytest.mark.parametrize("port", [5672, 25_999])
-def test_a_header_with_a_frame_behind_it_is_the_brokers(port: int) -> None:
+@pytest.mark.parametrize(("port", "is_together"), [(5672, True), (5672, False), (25_999, True)])
+def test_a_header_is_the_brokers_by_its_port_or_by_a_frame_after_it(port: int, is_together: bool) -> None:
     """Where the capture begins with it; the client's was sent before."""
     tape = Tape(port=30_000, server_port=port)
     (_, client), (_, server), (_, start), *turns = w.opening()
     tape.say(CLIENT, client)
     begin = len(tape.packets)
-    tape.say(SERVER, server + start)
+    for data in [server + start] if is_together else [server, start]:
+        tape.say(SERVER, data)
     found = frames(dissect_packets(tape.play(turns).end().packets[begin:]))
     names = ["start", "start-ok", "tune", "tune-ok", "open", "open-ok"]
     assert [row["method"] for row in found] == [None] + [f"connection.{name}" for name in names]

@@ -345,7 +345,7 @@ def test_impossible_sizes(size: int) -> None:
     broken = struct.pack(">IHH", size, 2, 1) + bytes(100)
     found = dissect(talk([*w.hello(), (True, broken), (True, w.HEARTBEAT)]))
     assert [row["command"] for row in found["stream_frames"][10:]] == ["heartbeat"]
-    assert {"frame-too-large", "frame-type-unknown"} & {row["code"] for row in found["anomalies"]}
+    assert {"frame-too-large", "frame-length-wrong"} & {row["code"] for row in found["anomalies"]}
 
 
 @pytest.mark.compiled
