@@ -9,7 +9,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.kernel import call, kernel, specialize
-from amqpscope.dissector.protocols.resync import Own, may_begin, next_frame
+from amqpscope.dissector.protocols.candidates import Own, may_begin, next_frame
 from amqpscope.dissector.protocols.state import Trial
 
 HEAD_BYTES = 0
@@ -77,7 +77,7 @@ class FramesRecogniser:
 
     Args:
         compiled: run kernels compiled.
-        next_frame: the kernel that searches use, `resync.next_frame`.
+        next_frame: the kernel that searches use, `candidates.next_frame`.
         own: what that gets besides.
     """
 

@@ -12,10 +12,11 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols import resync
 from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, skip
+from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.holding import hold, release_first
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
-from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
+from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, search
 from amqpscope.dissector.protocols.state import (
     END,
     HEAD,
