@@ -190,7 +190,7 @@ class Plan:
 
 
 def _traced(there: bool, only: Collection[str] | None) -> dict[str, str]:
-    """Which columns of the trace context are wanted, where the table is there that holds it."""
+    """Return the columns of the trace context that are wanted, where the table that holds it is there."""
     return {name: kind for name, kind in TRACE_COLUMNS.items() if there and (only is None or name in only)}
 
 
