@@ -163,7 +163,7 @@ class Framing:
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        """Return which connections may lack the last frames of a direction: its boundary was lost for good."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
         return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1))

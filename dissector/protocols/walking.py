@@ -12,10 +12,11 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols import resync
 from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, report_further_gap, skip
+from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.holding import hold, release_first
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
-from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
+from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, search
 from amqpscope.dissector.protocols.state import (
     END,
     HEAD,
@@ -80,7 +81,7 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
 
 @kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     return
 
 

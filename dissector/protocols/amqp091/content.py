@@ -23,10 +23,11 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Content,
     Frame,
     Message,
+    Usage,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
 from amqpscope.dissector.protocols.emitting import put_fault
-from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
+from amqpscope.dissector.protocols.state import LIMIT, Place
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -145,7 +146,7 @@ def kept_of(contents: Array, k: int) -> int:
 
 
 @kernel
-def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) -> None:
+def desynchronise(of: Channels, slot: int, server: int, how: int) -> None:
     """Mark frames of one direction as lost or ignored: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
@@ -153,7 +154,7 @@ def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) 
     """
     channels, contents = of.channels, of.contents
     if server == 0 and how == LOST:
-        facts[slot, Facts.GAPPED] = 1
+        of.usage[slot, Usage.GAPPED] = 1
     row = of.first[slot]
     while row >= 0:
         contents[2 * row + server, Content.LOST] = how

@@ -277,7 +277,7 @@ def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> boo
 
 @kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     size = walk.parsers[row, Parser.SIZE]
     end = at + size
     if end < chunks[Chunk.LENGTH, i] and not is_fitting(walk, chunks, i, at, row):
