@@ -7,12 +7,10 @@ process would merge, and go through the same `Dissector`.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -27,6 +25,7 @@ from amqpscope.dissector.parallel.archive import Archive, archive, dissect, rows
 from amqpscope.dissector.parallel.arrangement import RANGE, chains, surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated, cut
 from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.places import Place, place, readable, remove_tree
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
@@ -107,7 +106,7 @@ Range = Callable[[int], Options]
 
 def dissect_captures(
     sources: Sequence[Source],
-    output: Path,
+    output: Place,
     options: Range,
     note: Mapping[str, object],
     master: str,
@@ -149,7 +148,7 @@ def dissect_captures(
 
 def analyze_captures(
     sources: Sequence[Source],
-    output: Path,
+    output: Place,
     options: Range,
     note: Mapping[str, object],
     master: str,
@@ -185,7 +184,7 @@ def analyze_captures(
             walking = partial(analyze_part, tasks, ready.known)
             found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN))
             for file in found.get(CONNECTIONS, ()):
-                engine.failures.add(pq.read_table(file.file))
+                engine.failures.add(pq.read_table(readable(file.file)))
             on_spark.conclude(spark, engine, made, found, tasks)
         return ready.made(made.rows)
 
@@ -214,7 +213,7 @@ def _run(
 
 @contextmanager
 def _output(
-    folder: Path, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
+    folder: Place, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
 ) -> Iterator[Output]:
     """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
     made = Output(str(folder), wanted, *form, note)
@@ -225,7 +224,7 @@ def _output(
         made.abort()
         raise
     finally:
-        shutil.rmtree(folder / HIDDEN, ignore_errors=True)
+        remove_tree(folder / HIDDEN)
 
 
 def table(spark: SparkSession, sources: Sequence[Source], name: str) -> DataFrame:
@@ -247,7 +246,7 @@ def table(spark: SparkSession, sources: Sequence[Source], name: str) -> DataFram
 
 def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
     """Return what the light pass over captures shows."""
-    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
+    found = [replace(source, path=str(place(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
     surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from amqpscope.dissector.places import Place, place
 
 if TYPE_CHECKING:
     from amqpscope.dissector.capture.sources import Source
@@ -39,7 +40,7 @@ class Analyze:
 
         arguments.add_common(parser, what=("DIR|CAPTURE", "folder that `dissect` wrote; or captures, as for `dissect`"))
         parser.add_argument(
-            "-o", "--output", metavar="STATS", required=True, type=Path, help="folder for the statistics"
+            "-o", "--output", metavar="STATS", required=True, type=place, help="folder for the statistics"
         )
         parser.add_argument(
             "--master",
@@ -72,9 +73,9 @@ class Analyze:
         without_pandas()
         # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
         pa.set_memory_pool(pa.system_memory_pool())
-        if len(named) == 1 and is_tables(Path(named[0])):
+        if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
-            return self._tables(arguments, Path(named[0]))
+            return self._tables(arguments, place(named[0]))
         return self._captures(arguments)
 
     def _captures(self, arguments: argparse.Namespace) -> int:
@@ -105,7 +106,7 @@ class Analyze:
         say(made.rows, arguments.output)
         return status
 
-    def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
+    def _tables(self, arguments: argparse.Namespace, folder: Place) -> int:
         from amqpscope.dissector.tables.output import digest  # noqa: PLC0415
         from amqpscope.pipelines.folder import dissected, read_note  # noqa: PLC0415
 
@@ -147,7 +148,7 @@ def _captures(arguments: argparse.Namespace) -> tuple[object, ...]:
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     options = partial(common.options, arguments)
-    return named(arguments.captures), Path(arguments.output), options, {"captures": arguments.captures}
+    return named(arguments.captures), place(arguments.output), options, {"captures": arguments.captures}
 
 
 def _skipped(sources: "list[Source]") -> int:
@@ -160,7 +161,7 @@ def _skipped(sources: "list[Source]") -> int:
     return 2 if bad else 0
 
 
-def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
+def engine(folder: Place, master: str | None) -> tuple[str | None, str]:
     """Return Spark's master, None for this process, and why."""
     if master is not None:
         return master, f"on Spark, {master}"
@@ -191,7 +192,7 @@ def memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def is_tables(path: Path) -> bool:
+def is_tables(path: Place) -> bool:
     """Return whether a path is a folder of tables, or a folder without anything that could be a capture."""
     if not path.is_dir():
         return False
@@ -215,7 +216,7 @@ def duration(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def say(made: dict[str, int], output: Path) -> None:
+def say(made: dict[str, int], output: Place) -> None:
     """Print on standard error what was written."""
     counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
     sys.stderr.write(f"{output}: {counts or 'no rows'}\n")

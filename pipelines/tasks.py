@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Event, Thread
 from typing import Self, TypeVar
 
@@ -21,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from amqpscope.dissector.places import place
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
@@ -47,7 +47,7 @@ class Task:
     ) -> None:
         context = TaskContext.get()
         assert context is not None
-        path = Path(folder, f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}")
+        path = place(folder) / f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
         self.output = Output(str(path), schemas, form, compression)
 
     def __enter__(self) -> Self:
@@ -121,7 +121,7 @@ def collected(jobs: DataFrame) -> dict[str, list[Part]]:
     """
     made: dict[str, list[Part]] = {}
     for name, file, rows in run(jobs.collect):
-        made.setdefault(name, []).append(Part(name, Path(file), rows))
+        made.setdefault(name, []).append(Part(name, place(file), rows))
     return made
 
 

@@ -7,7 +7,6 @@ This process reads packets and merges captures; it is a `Dissector` that passes 
 from __future__ import annotations
 
 import gc
-import shutil
 import signal
 import sys
 import traceback
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from amqpscope.dissector.capture.model import PacketBatch
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.parallel import flows
+from amqpscope.dissector.places import place, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.dissector.tables.rows import Row, Work, schemas
 from amqpscope.errors import Error
@@ -88,7 +87,7 @@ class Jobs:
         for process, _ in self._processes:
             process.join()
         if self._processes:
-            shutil.rmtree(Path(self.target.folder, HIDDEN), ignore_errors=True)
+            remove_tree(place(self.target.folder) / HIDDEN)
 
     @property
     def is_begun(self) -> bool:
@@ -220,7 +219,7 @@ class Worker:
 
     def __init__(self, options: Options, compiled: bool, target: Target, number: int) -> None:
         self._dissector = Dissector(options, compiled)
-        folder = str(Path(target.folder, HIDDEN, f"job-{number}"))
+        folder = str(place(target.folder) / HIDDEN / f"job-{number}")
         self._output = Output(folder, schemas(options.protocol), target.form, target.compression)
 
     def take(self, captures: list[str], points: list[int], secrets: list[tuple[bytes, int]], segments: bytes) -> None:

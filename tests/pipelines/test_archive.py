@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,9 +21,11 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.places import Place, place, readable, writable
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here
+from tests import store
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, recorded
 
@@ -118,6 +120,38 @@ def test_tables_as_dataframes(spark: SparkSession, captures: Path, tmp_path: Pat
     assert found.schema == expected.schema
     rows, wanted = (Counter(map(repr, each.collect())) for each in (found, expected))
     assert rows == wanted
+
+
+def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures, tables and statistics, in both directions."""
+    from amqpscope.pipelines import archive, on_spark  # noqa: PLC0415
+
+    monkeypatch.setattr(archive, "LEAST", 1000)
+    monkeypatch.setattr(archive, "parts", lambda *_: 1)
+    monkeypatch.setattr(on_spark, "FEW", 30)  # so that Spark reads what tasks wrote
+    master = spark.sparkContext.master
+    capture = FOLDER / "orders_pika.pcap"
+    assert main(["analyze", str(capture), "-o", str(tmp_path / "stats")]) == 0
+    with store.running() as bucket:
+        # tasks do not have the environment of this process
+        options = f"?scheme=http&endpoint_override={os.environ['AWS_ENDPOINT_URL'].removeprefix('http://')}"
+        root = place(bucket.replace("//", "//key:secret@") + options)
+        with writable(root / "orders_pika.pcap") as file:
+            file.write(capture.read_bytes())
+        sources = named([root / "orders_pika.pcap"])
+        archive.analyze_captures(sources, root / "stats", lambda begin: Options(), {}, master)
+        archive.dissect_captures(sources, root / "tables", lambda begin: Options(), {}, master)
+        on_spark.analyze_folder(root / "tables", root / "again", {}, master)
+        expected = rows_of(tmp_path / "stats", here.tables())
+        for folder in (root / "stats", root / "again"):
+            assert {path.name for path in folder.iterdir()} == {NOTE, *here.tables()}
+            assert {name: Counter(map(repr, rows)) for name, rows in on_store(folder)} == expected
+
+
+def on_store(folder: Place) -> Iterable[tuple[str, list[Any]]]:
+    for name in here.tables():
+        parts = [path for path in (folder / name).iterdir() if path.suffix == ".parquet"]
+        yield name, [row for path in parts for row in pq.read_table(readable(path)).to_pylist()]
 
 
 KILLED = """
