@@ -58,7 +58,7 @@ class Endpoints:
         return self.name(one) if len(connections) == 1 else units.counted(len(connections), "connection")
 
     def port(self, connection: int | None) -> int | None:
-        """Return the client's port, which tells connections of one capture apart."""
+        """Return the client's port, by which connections of one capture differ."""
         row = self.known.get(connection) if connection is not None else None
         return row["client_port"] if row else None
 

@@ -64,7 +64,7 @@ def failed(tables: Tables, without: Sequence[str]) -> list[Finding]:
 def _verdicts(tables: Tables) -> list[tuple[str, str, bool, int, dict[str, Any]]]:
     """Return verdict, severity, whether they came up, the number of connections, and the first of them.
 
-    The connections themselves tell it; without them `failures` does, where they are summed by client and server.
+    `connections` has it; without that table `failures` does, where they are summed by client and server.
     """
     columns = ["first_capture", "first_packet", "first_ts_ns"]
     bad = pc.field("severity").isin(list(SEVERITIES[:2]))
@@ -112,7 +112,7 @@ def silent(tables: Tables) -> list[Finding]:
 
 
 def nothing(tables: Tables) -> str:
-    """Return what the tables at hand let one say when there are no findings."""
+    """Return what these tables show when there are no findings."""
     known = [
         (tables.has("confirms"), "no publish was refused or returned"),
         (tables.has("flow_control"), "no publisher was blocked"),

@@ -1,6 +1,6 @@
 """Draw the heat map of latency: time across, latency (logarithmic) up, the number of operations as colour.
 
-A percentile over a whole capture cannot tell a stall of ten seconds from a thousand slow answers spread over an
+A percentile over a whole capture is the same for a stall of ten seconds and for a thousand slow answers spread over an
 hour; the map can. Below it stands the number of operations, and of those without a good answer.
 """
 

@@ -54,7 +54,7 @@ _ORDER = (
 
 
 def sections(tables: Tables) -> list[Section]:
-    """Return all sections that the tables at hand can fill, in the order of the page."""
+    """Return all sections that these tables can fill, in the order of the page."""
     views = [*_DISSECTED, *(_ANALYZED if tables.analyzed else ())]
     if streams in views and not tables.rows("stream_deliveries"):
         views.remove(streams)

@@ -138,7 +138,7 @@ def query(tables: Tables, channel: Channel, low_ns: int | None = None, high_ns: 
     """Return the lines of a channel, over all its time or a part of it, in one pass."""
     low = channel.first_ns if low_ns is None else low_ns
     high = channel.last_ns if high_ns is None else high_ns
-    edges = low + np.linspace(0, high - low, STEPS + 1).astype(np.int64)  # floats cannot tell times since 1970 apart
+    edges = low + np.linspace(0, high - low, STEPS + 1).astype(np.int64)  # floats are too coarse for ns
     before, steps = np.zeros(2, np.int64), np.zeros((2, STEPS + 1), np.int64)
     events: list[list[np.ndarray]] = [[], []]
     kept, first_number = 0, None

@@ -26,7 +26,7 @@ KEYS = {
     "stream": ("stream",),
     "request": ("request",),
 }
-"""Grouping to the columns that tell its groups apart."""
+"""Grouping to the columns in which its groups differ."""
 
 _TITLES = {
     "connection": "connection",

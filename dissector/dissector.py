@@ -4,14 +4,12 @@ The command line, Spark and the tests all use `feed` and `finish`.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector import moving
@@ -29,17 +27,14 @@ from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Place
 from amqpscope.dissector.tables.connections import Closed, Connections
-from amqpscope.dissector.tables.rows import Ends, Row, Tables, Work
+from amqpscope.dissector.tables.rows import Ends, Row, Tables, Wanted, Work
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import Chunk, Facts, Queue, Results, Window
 from amqpscope.dissector.tcp.state import Fault as TcpFault
-from amqpscope.dissector.tls.shown import Fault as TlsFault
 from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
 
-SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
-"""Columns with the first and last time of a row, for tables whose rows span an interval."""
 STEPS = 64
 """Number of checks of the limit on retained bytes, per limit's worth of bytes read."""
 
@@ -103,7 +98,8 @@ class Dissector:
         """The latest time seen, and in the end when the captures end."""
         self.read = 0
         """Most bytes that may have been retained of all that was read."""
-        self.tables = Tables(own, self.captures, compiled)
+        wanted = Wanted(self.options.from_ns, self.options.to_ns, "connections" if self.options.handshakes else None)
+        self.tables = Tables(own, self.captures, wanted, compiled)
         self.retained = Retained.nothing(self._ranges)
         self.parts = moving.Parts(
             self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.accounting
@@ -276,11 +272,11 @@ class Dissector:
             yield from self._chunks(out.chunks, buffer)
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
-            yield partial(
-                self._tcp_faults, out.faults, self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
-            )
+            ends = self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
+            yield partial(self.tables.tcp_faults, out.faults, ends)
         if out.windows.shape[1]:
-            yield partial(self._windows, out.windows, self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE]))
+            ends = self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE])
+            yield partial(self.tables.windows, out.windows, ends)
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
             yield from self._speak(self.detector.settle(out.ended, buffer, facts), buffer)
@@ -330,7 +326,7 @@ class Dissector:
         if self.tls.faults:
             faults, where = self.tls.faults.copy(), np.array([(f.slot, f.side) for f in self.tls.faults])
             self.tls.faults.clear()
-            yield partial(self._tls_faults, faults, self._ends(*where.T))
+            yield partial(self.tables.tls_faults, faults, self._ends(*where.T))
         self._begin(facts)
         spoken = facts[:, Facts.PROTOCOL].copy()[chunks[Chunk.SLOT]]
         for number, stage in sorted(self.stages.items()):
@@ -384,60 +380,23 @@ class Dissector:
         if isinstance(made, Faults):
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])
-            return partial(self._faults, made, ends)
+            return partial(self.tables.faults, made, ends)
         if made.table == "messages":
             self.connections.count_messages(rows[Place.SLOT], made.counts)
-        return partial(self._rows, made, ends)
+        return partial(self.tables.rows, made, ends)
 
     def reported(self) -> Iterator[Work]:
         """Yield functions that make rows about limits that were reached, and about secrets in captures."""
         for capture, packet, ts_ns, detail in self.tcp.evicted:
             problem = Problem("limit-reached", packet, None, detail)
-            yield partial(self.problems, self.captures[capture], [problem], [ts_ns])
+            yield partial(self.tables.problems, self.captures[capture], [problem], [ts_ns])
         self.tcp.evicted.clear()
         for capture, problem in self.tls.problems:
-            yield partial(self.problems, self.captures[capture], [problem])
+            yield partial(self.tables.problems, self.captures[capture], [problem])
         self.tls.problems.clear()
 
-    def problems(
-        self, capture: str, problems: Sequence[Problem], times: Sequence[int | None] | None = None
-    ) -> list[Row]:
-        """Return rows about problems of a capture that belong to no connection."""
-        if not problems:
-            return []
-        return self.cut("anomalies", self.tables.problems(capture, problems, times or [None] * len(problems)))
-
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
-        rows = self.connections.rows(closed, self.captures, end_ns)
-        return self.cut("connections", rows) + self.cut("anomalies", self.tables.connections(rows))
-
-    def _rows(self, made: Made, ends: Ends) -> list[Row]:
-        return [row for table, batch in self.tables.rows(made, ends) for row in self.cut(table, batch)]
-
-    def _tcp_faults(self, faults: Ints, ends: Ends) -> list[Row]:
-        return self.cut("anomalies", self.tables.tcp_faults(faults, ends))
-
-    def _tls_faults(self, faults: list[TlsFault], ends: Ends) -> list[Row]:
-        return self.cut("anomalies", self.tables.tls_faults(faults, ends))
-
-    def _windows(self, windows: Ints, ends: Ends) -> list[Row]:
-        return self.cut("tcp_windows", self.tables.windows(windows, ends))
-
-    def _faults(self, faults: Faults, ends: Ends) -> list[Row]:
-        return self.cut("anomalies", self.tables.faults(faults, ends))
-
-    def cut(self, table: str, rows: pa.RecordBatch | None) -> list[Row]:
-        """Leave out rows outside of the chosen time range."""
-        if rows is None or (self.options.handshakes and table != "connections"):
-            return []
-        start, end = self.options.from_ns, self.options.to_ns
-        first, last = SPANS.get(table, ("ts_ns", "ts_ns"))
-        # Rows without a time, such as an anomaly of a whole file, always stay.
-        if start is not None:
-            rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), start), True))
-        if end is not None:
-            rows = rows.filter(pc.fill_null(pc.less(rows.column(first), end), True))
-        return [(table, rows)] if rows.num_rows else []
+        return self.tables.connections(self.connections.rows(closed, self.captures, end_ns))
 
 
 def _last(segments: SegmentBatch) -> tuple[int, int, int]:

@@ -56,7 +56,38 @@ class CaptureSummary:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-class Reading:
+class Reports:
+    """What is learned of captures and reported beside the rows of connections.
+
+    Attributes:
+        dissector: decodes the packets.
+        pending: rows about captures that are still to be made.
+    """
+
+    def __init__(self, dissector: Dissector) -> None:
+        self.dissector = dissector
+        self.pending: list[Work] = []
+
+    def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
+        """Have rows made about problems of a capture."""
+        self.pending.append(partial(self.dissector.tables.problems, capture, problems.copy(), times))
+
+    def conclude(self, summary: CaptureSummary) -> None:
+        """Have the row of a capture made."""
+        self.pending.append(partial(list, [capture_row(summary)]))
+        # There may be thousands of files: the first problem of each kind is kept, for warnings.
+        info = summary.info
+        info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
+        info.secrets, info.interfaces = [], []
+
+    def flush(self) -> Iterator[Work]:
+        """Yield rows that belong to no connection: limits reached, and problems of captures."""
+        yield from self.dissector.reported()
+        yield from self.pending
+        self.pending.clear()
+
+
+class Reading(Reports):
     """One pass over captures. Iterating yields (table name, record batch) for all tables, in the order of reading.
 
     Args:
@@ -70,7 +101,6 @@ class Reading:
 
     Attributes:
         seen: summaries of the captures so far.
-        pending: rows about captures that are still to be made.
     """
 
     def __init__(
@@ -87,12 +117,11 @@ class Reading:
         self._readable = [source for source in sources if not source.error]
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
-        self.pending: list[Work] = []
         self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
         self.watch = watch
         self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
-        self.dissector = make(self.options, self.compiled)
+        super().__init__(make(self.options, self.compiled))
 
     def __iter__(self) -> Iterator[Row]:
         for work in self.work():
@@ -106,21 +135,15 @@ class Reading:
         for decoded in merge(captures, points):
             self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
-            yield from self._flush()
-        yield from self._flush()
+            yield from self.flush()
+        yield from self.flush()
         if self._readable:
             missing = self.dissector.packets.finish()
             yield partial(incomplete, self.dissector, self._readable[-1].name, missing)
         yield from self.dissector.last_work()
-        yield from self._flush()
+        yield from self.flush()
         if self.compiled:
             kernel.note_run()
-
-    def _flush(self) -> Iterator[Work]:
-        """Yield rows that belong to no connection: limits reached, and problems of captures."""
-        yield from self.dissector.reported()
-        yield from self.pending
-        self.pending.clear()
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
         """Open a capture beside `lanes` - 1 others. Reading it adds rows about it to `pending`."""
@@ -128,18 +151,6 @@ class Reading:
         one = CapturePass(self, source, index, size, len(self.sources) == 1, self.watch)
         self.seen.append(one.summary)
         return self._advanced(one)
-
-    def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
-        """Have rows made about problems of a capture."""
-        self.pending.append(partial(self.dissector.problems, capture, problems.copy(), times))
-
-    def conclude(self, summary: CaptureSummary) -> None:
-        """Have the row of a capture made."""
-        self.pending.append(partial(list, [capture_row(summary)]))
-        # There may be thousands of files: the first problem of each kind is kept, for warnings.
-        info = summary.info
-        info.problems = list({problem.code: problem for problem in reversed(info.problems)}.values())
-        info.secrets, info.interfaces = [], []
 
     def _advanced(self, one: "CapturePass") -> Iterator[Decoded]:
         taken = 0
@@ -152,7 +163,9 @@ class Reading:
 class Owner(Protocol):
     """What reads captures: its dissector, and what it does with what is learned of a capture."""
 
-    dissector: Dissector
+    @property
+    def dissector(self) -> Dissector:
+        """Decodes packets."""
 
     def note(self, capture: str, problems: list[Problem], times: list[int | None]) -> None:
         """Take problems of a capture, with the times of their packets."""
@@ -261,7 +274,7 @@ def unreadable(source: Source) -> Row:
 def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
     """Return a row about IP packets of which fragments are missing when the last capture ends."""
     text = f"IP packets still incomplete at the end of the capture: {count}"
-    return dissector.problems(capture, [Problem("ip-fragment", 0, None, text)] if count else [])
+    return dissector.tables.problems(capture, [Problem("ip-fragment", 0, None, text)]) if count else []
 
 
 def _captures(row: dict[str, Any]) -> Row:

@@ -92,6 +92,9 @@ class Engine:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         tables: the tables of statistics to make.
+
+    Attributes:
+        pool: threads that prepare rows and walk; `finish` ends them.
     """
 
     def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
@@ -111,6 +114,8 @@ class Engine:
         self._young: list[pa.Table] = []
         self._keyed = Pile("key", ROOM >> 2)
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
+        self.pool = ThreadPoolExecutor(THREADS, "amqpscope-walk")
+        self._under_way: list[Future[list[Rows]]] = []
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that are needed of a table; none for a table that is not needed."""
@@ -170,27 +175,52 @@ class Engine:
             advance: called with the step, the events done and the events in all.
         """
         self._emit = emit
-        self.connect(note)
+        if self._whole:
+            self.connect(note)
         self._keep_young()
         total, done = self.gathered.rows, 0
-        keyed = itertools.chain.from_iterable(
-            self._over_keys(each, self._keyed.groups()) for each in self.over_keys if each.of == KEYED
-        )
-        with ThreadPoolExecutor(THREADS, "amqpscope-walk") as pool:
-            under_way: list[Future[list[Rows]]] = []
-            for batch in self.events():
-                len(batch.matrix)  # computed once for all walks
-                found = [future.result() for future in under_way]
-                under_way = [pool.submit(_fed, each, batch) for each in self.chains]
-                under_way.append(pool.submit(next, keyed, []))
-                self._rows(itertools.chain.from_iterable(found))
-                done += len(batch)
-                advance("walking", done, total)
-            self._rows(itertools.chain.from_iterable(future.result() for future in under_way))
-            for each in self.chains:
-                self._rows(each.finish())
-        self._rows(itertools.chain.from_iterable(keyed))
+        for batch in self.events():
+            self._walk(batch)
+            done += len(batch)
+            advance("walking", done, total)
+        self._settle()
+        for each in self.chains:
+            self._rows(each.finish())
+        for over in self.over_keys:
+            if over.of == KEYED:
+                for found in self._ahead(self._over_keys(over, self._keyed.groups())):
+                    self._rows(found)
         self.conclude(emit, self._undecided)
+        self.pool.shutdown()
+
+    def walk(self, some: pa.Array, emit: Emit) -> None:
+        """Walk over the rows of these connections; all of them must have come, and `connect` before.
+
+        Args:
+            some: connections (int64).
+            emit: called with each table's name and rows, in this thread.
+        """
+        self._emit = emit
+        for batch in self.gathered.complete(some).batches():
+            self._walk(batch)
+
+    def _walk(self, batch: Events) -> None:
+        """Begin to walk over a batch, and emit the rows of the one before."""
+        len(batch.matrix)  # computed once for all walks
+        self._settle(self.pool.submit(_fed, each, batch) for each in self.chains)
+
+    def _settle(self, then: Iterable[Future[list[Rows]]] = ()) -> None:
+        """Wait until walks are through the last batch, let them begin with the next, and emit the rows of the last."""
+        found = [future.result() for future in self._under_way]
+        self._under_way = list(then)
+        self._rows(itertools.chain.from_iterable(found))
+
+    def _ahead(self, steps: Iterator[list[Rows]]) -> Iterator[list[Rows]]:
+        """Yield what steps yield, each of which is done by another thread while this one has the result before."""
+        step = self.pool.submit(next, steps, None)
+        while (found := step.result()) is not None:
+            step = self.pool.submit(next, steps, None)
+            yield found
 
     def events(self) -> Iterator[Events]:
         """Yield all rows as events in order, and remove them; `connect` comes before."""
@@ -214,8 +244,8 @@ class Engine:
             for found in self._over_keys(each, [self.partial.pop(each.of)]):
                 self._rows(found)
         for name, resolved in self.resolved.items():
-            told = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
-            facts = resolved.facts(told, self.compiled)
+            parts = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
+            facts = resolved.facts(parts, self.compiled)
             for rows in undecided[name]:
                 self._found(name, resolved.resolve(rows, facts))
         self._found("failures", self.failures.table())

@@ -1,28 +1,30 @@
 """Rows of tables as they come: what walks need of them is stored until all rows are there.
 
 Rows of a table come in parts, in any order, though mostly by time. Columns that no walk reads are dropped at once. Of
-frames, columns beyond `events.LEADING` are stored only for the methods that a walk needs: most frames are bodies and
-headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
+frames, columns beyond `event_rows.LEADING` are stored only for the methods that a walk needs: most frames are bodies
+and headers, of which only numbers matter, and many of these are merged (`merging`). Texts are encoded as dictionaries.
 Columns that are null in a whole part are left out of it, until rows become events.
-Rows that exceed memory go to files, in buckets of connections (`buckets`); what a connection has beyond its first SPAN
-frames, in a bucket of its own for each SPAN frames more.
+Connections whose rows have all come can be taken out before the others. Rows that exceed memory all the same go to
+files, in buckets of connections (`buckets`); what a connection has beyond its first SPAN frames, in a bucket of its own
+for each SPAN frames more.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from amqpscope.pipelines.buckets import COUNT, Buckets
-from amqpscope.pipelines.merging import merged, staying, wanted, with_gaps
+from amqpscope.pipelines.merging import MERGED, merged, staying, wanted, with_gaps
 from amqpscope.pipelines.sorting import ORDER, PLACE, Sorted, encoded, joined
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.events import needed, prepared
+from amqpscope.pipelines.walks.event_rows import DERIVED, DERIVED_WHEN_ASKED, LEADING, needed, prepared
 from amqpscope.pipelines.walks.walk import Needs, schema
 
 SPARSE = tuple(ev.SPOKEN)
@@ -63,8 +65,8 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
     for source in range(len(ev.SOURCES)):
         wanted = [each[source] for each in needs if source in each]
         columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
-        kept = tuple(name for name in ev.LEADING[source] if name not in _SPENT[source])
-        kept += tuple(name for name in ev.DERIVED[source] if name not in ev.DERIVED_WHEN_ASKED)
+        kept = tuple(name for name in LEADING[source] if name not in _SPENT[source])
+        kept += tuple(name for name in DERIVED[source] if name not in DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
         words = None
         if source in SPARSE and all(each.names is not None for each in wanted):
@@ -77,7 +79,7 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
         if words is None:
             kept, further = kept + further, ()
         base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
-                     or name in ev.LEADING[source])  # fmt: skip
+                     or name in LEADING[source])  # fmt: skip
         made[source] = Layout(base, kept, further, words)
     return made
 
@@ -103,24 +105,34 @@ class Gathered:
         compiled: whether kernels run compiled.
         room: bytes of rows in memory.
         span: frames of one connection that are read at a time from files.
+        merges: whether frames are merged; not where it is open whether frames are missing later.
 
     Attributes:
         rows: number of rows that were added.
+        held: bytes of rows in memory.
     """
 
     def __init__(
-        self, needs: Sequence[Mapping[int, Needs]], compiled: bool = False, room: int = ROOM, span: int = SPAN
+        self,
+        needs: Sequence[Mapping[int, Needs]],
+        compiled: bool = False,
+        room: int = ROOM,
+        span: int = SPAN,
+        merges: bool = True,
     ) -> None:
         self.compiled = compiled
+        self.merges = merges
         self.room = room
         self.span = span
         self.rows = 0
-        self._held = 0
+        self.held = 0
         self._buckets: Buckets | None = None
+        self._spilled = pa.array([], pa.int64())
+        """Connections with rows in files."""
         self._later: dict[tuple[int, int], int] = {}
         """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
-        self._wanted = wanted(needs)
+        self._wanted = {source: wanted(needs, source) for source in MERGED}
         self._lossy: pa.Array | None = None
         """Connections where frames may be missing, once all anomalies are there."""
         self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
@@ -142,8 +154,8 @@ class Gathered:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
         stays = np.ones(len(rows), np.bool_)
-        if source == ev.FRAMES and self._lossy is not None:
-            rows, stays = staying(rows, self._wanted, self._lossy, self.compiled)
+        if source in MERGED and self._lossy is not None:
+            rows, stays = staying(rows, self._wanted[source], self._lossy, self.compiled)
         leading = _with_values(source, rows.select([name for name in layout.leading if name in rows.column_names]))
         leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
@@ -170,8 +182,10 @@ class Gathered:
         self._join(source, len(leading))
         self.rows += len(leading)
         self._added += len(leading)
-        self._held += leading.nbytes + (further.nbytes if further is not None else 0)
-        if self._held > self.room:
+        self.held += _size(leading, further)
+        if self.held > self.room:
+            self._spill(self._begun())
+        if self.held > self.room:
             self._spill()
         if self._added > TRIM:
             self._added = 0
@@ -190,17 +204,23 @@ class Gathered:
         self._parts[source][-small:] = [joined(parts)]
         self._small[source] = 0
 
-    def _spill(self) -> None:
-        """Put all rows into buckets of connections."""
+    def _begun(self) -> pa.Array:
+        """Return the connections of which more than their own row and anomalies are in memory."""
+        return _connections(part for source in (*ev.SPOKEN, ev.MESSAGES) for part in self._parts[source])
+
+    def _spill(self, some: pa.Array | None = None) -> None:
+        """Put the rows of these connections into buckets; None for all."""
         self._buckets = self._buckets or Buckets()
-        for source, name in enumerate(ev.SOURCES):
-            parts, further = self._take(source)
+        group = self._take(some)
+        connections = _connections(part for parts, _ in group.values() for part in parts)
+        self._spilled = pa.chunked_array([self._spilled, connections]).unique()
+        for source, (parts, further) in group.items():
+            name = ev.SOURCES[source]
             for part, more in itertools.zip_longest(parts, further):
                 bucket = self._bucket(source, part)
                 self._buckets.write(name, part, bucket)
-                if more is not None:
+                if more is not None and len(more):
                     self._buckets.write(f"{name} further", more, bucket[part[PLACE].is_valid().to_numpy()])
-        self._held = 0
         pa.default_memory_pool().release_unused()
 
     def _bucket(self, source: int, rows: pa.Table) -> Any:
@@ -217,11 +237,21 @@ class Gathered:
                 bucket[mine] = np.array(numbers, np.int64)[which]
         return bucket
 
-    def _take(self, source: int) -> tuple[list[pa.Table], list[pa.Table]]:
-        taken = self._parts[source], self._further[source]
-        self._parts[source], self._further[source] = [], []
-        self._small[source] = 0
-        return taken
+    def _take(self, some: pa.Array | None = None) -> _Group:
+        """Return the rows of these connections that are in memory, and remove them; None for all."""
+        group: _Group = {}
+        self.held = 0
+        for source in self.layouts:
+            taken = group[source] = self._parts[source], self._further[source]
+            self._parts[source], self._further[source], self._small[source] = [], [], 0
+            if some is not None:
+                group[source] = [], []
+                for part, more in itertools.zip_longest(*taken):
+                    mine = pc.is_in(part["connection_id"], value_set=some).to_numpy()
+                    _put(group[source], part, more, mine)
+                    _put((self._parts[source], self._further[source]), part, more, ~mine)
+                self.held += sum(map(_size, self._parts[source])) + sum(map(_size, self._further[source]))
+        return group
 
     def parts(self, source: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a source, in parts."""
@@ -229,12 +259,20 @@ class Gathered:
             yield from self._buckets.look(ev.SOURCES[source])
         yield from self._parts[source]
 
+    def complete(self, some: pa.Array) -> Sorted:
+        """Return the rows of these connections as sorted events, and remove them; all of them must have come.
+
+        Connections with rows in files are left out. Anomalies must be there (`know_gaps`).
+        """
+        some = some.filter(pc.invert(pc.is_in(some, value_set=self._spilled)))
+        return self._sorted(self._take(some), is_merged=True)
+
     def sorted(self) -> Iterator[Sorted]:
         """Yield all rows as sorted events, and remove them: connections in groups, or a part of one."""
-        is_merged = self._lossy is not None
+        is_merged = self._lossy is not None or not self.merges
         self.know_gaps()
         if self._buckets is None:
-            yield self._sorted({source: self._take(source) for source in self.layouts}, is_merged)
+            yield self._sorted(self._take(), is_merged)
             return
         self._spill()
         later: dict[int, list[int]] = {}
@@ -249,7 +287,7 @@ class Gathered:
                 for each in later[of]:
                     (rows,) = self._read(each)
                     yield self._sorted(rows, is_merged)
-        self._buckets, self._later = None, {}
+        self._buckets, self._later, self._spilled = None, {}, self._spilled[:0]
 
     def _read(self, number: int, apart: Sequence[int] = ()) -> list[_Group]:
         """Return the rows of a bucket: those of all connections but some, then those of each of these."""
@@ -261,7 +299,7 @@ class Gathered:
                 continue
             of = pc.index_in(rows["connection_id"], value_set=pa.array(apart, pa.int64())).fill_null(-1).to_numpy()
             for at, group in enumerate(groups, -1):
-                group[source] = _chosen(rows, further, of == at)
+                _put(group.setdefault(source, ([], [])), rows, further, of == at)
         return groups
 
     def _sorted(self, group: _Group, is_merged: bool) -> Sorted:
@@ -271,9 +309,9 @@ class Gathered:
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                if source == ev.FRAMES and not is_merged:
+                if source in MERGED and not is_merged:
                     for number, part in enumerate(parts):
-                        parts[number] = merged(part, self._wanted, self._lossy, self.compiled)
+                        parts[number] = merged(part, self._wanted[source], self._lossy, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
@@ -293,21 +331,37 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _with_values(source: int, rows: pa.Table) -> pa.Table:
     """Return rows without the columns of some walks that are null in all rows."""
-    always = {*ev.LEADING[source], *ev.DERIVED[source]}
+    always = {*LEADING[source], *DERIVED[source]}
     nothing = [name for name in rows.column_names if name not in always and rows[name].null_count == len(rows)]
     return rows.drop_columns(nothing) if len(nothing) < rows.num_columns else rows
 
 
-def _chosen(rows: pa.Table, further: pa.Table | None, some: Any) -> tuple[list[pa.Table], list[pa.Table]]:
-    """Return some rows (bool) as parts, with what is stored of them besides."""
+def _connections(parts: Iterable[pa.Table]) -> pa.Array:
+    """Return the distinct connections of rows."""
+    return pa.chunked_array([part["connection_id"].unique() for part in parts], pa.int64()).unique().drop_null()
+
+
+def _size(rows: pa.Table, further: pa.Table | None = None) -> int:
+    return int(rows.nbytes) + (int(further.nbytes) if further is not None else 0)
+
+
+def _put(
+    to: tuple[list[pa.Table], list[pa.Table]], rows: pa.Table, further: pa.Table | None, some: NDArray[np.bool_]
+) -> None:
+    """Append some rows to parts, with what is stored of them besides."""
+    if not some.any():
+        return
     if further is not None:
-        further = further.filter(pa.array(some[rows[PLACE].is_valid().to_numpy()]))
-    rows = rows.filter(pa.array(some))
-    if further is None:
-        return [encoded(rows)], []
-    there = rows[PLACE].is_valid().to_numpy()
-    place = pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there)
-    return [encoded(rows.set_column(rows.column_names.index(PLACE), PLACE, place))], [encoded(further)]
+        there = rows[PLACE].is_valid().to_numpy()
+        if not some.all():
+            further, there = further.filter(pa.array(some[there])), there[some]
+    if not some.all():
+        rows = rows.filter(pa.array(some))
+    if further is not None:
+        place = pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there)
+        rows = rows.set_column(rows.column_names.index(PLACE), PLACE, place)
+        to[1].append(encoded(further))
+    to[0].append(encoded(rows))
 
 
 def _placed(parts: list[pa.Table], further: list[pa.Table]) -> list[pa.Table]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
 from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.waves import Chunk, Waves, interleaved
 
 if TYPE_CHECKING:  # tables are analyzed without the dissector
     from amqpscope.dissector.reading import Reading
@@ -79,18 +80,35 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, note = snapped(captures), read_note(folder)
     engine = Engine(compiled, window_ns)
-    with ThreadPoolExecutor(THREADS, "amqpscope-read") as pool:
-        for wanted in (FIRST, THEN):
-            under_way: deque[Future[Prepared | None]] = deque()
-            for table in wanted:
-                for read in reads(folder, table, engine.columns(table)):
-                    under_way.append(pool.submit(lambda table, read: engine.prepare(table, read(), cut), table, read))
-                    if len(under_way) > THREADS:
-                        engine.add(under_way.popleft().result())
-            while under_way:
+
+    def read(chunks: Sequence[Chunk]) -> Iterator[int]:
+        """Read, and yield how many chunks are read."""
+        under_way: deque[Future[Prepared | None]] = deque()
+        for number, (table, _, rows) in enumerate(chunks):
+            under_way.append(engine.pool.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
+            if len(under_way) > THREADS:
                 engine.add(under_way.popleft().result())
-            if note["complete"]:
-                engine.gathered.know_gaps()
+                yield number + 1 - len(under_way)
+        while under_way:
+            engine.add(under_way.popleft().result())
+            yield len(chunks) - len(under_way)
+
+    def chunks(table: str) -> list[Chunk]:
+        identities, rows = (reads(folder, table, names) for names in (("connection_id",), engine.columns(table)))
+        return [Chunk(table, *each) for each in zip(identities, rows, strict=True)]
+
+    for _ in read([chunk for table in FIRST for chunk in chunks(table)]):
+        pass
+    then = interleaved([chunks(table) for table in THEN])
+    if note["complete"]:
+        engine.gathered.know_gaps()
+        engine.connect(note)
+        waves = Waves(then, engine.pool)
+    for done in read(then):
+        advance("reading", done, len(then))
+        if note["complete"] and waves.worth(engine.gathered.held):
+            engine.walk(waves.complete(done), emit)
+            waves.over(engine.gathered.held)
     engine.finish(emit, note, advance)
     kernels.end(compiled)
 

@@ -33,6 +33,7 @@ from amqpscope.pipelines.statistics import (
 )
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import failures, keys, latency
+from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events
 from amqpscope.pipelines.walks.failures import Failures
 from amqpscope.pipelines.walks.latency import Latencies
@@ -136,7 +137,7 @@ def walk_connections(task: Task, batches: Batches) -> Batches:
             if len(rows):
                 rows = timed(rows, cut) if source == ev.MESSAGES else rows
                 columns = (*layout.leading, *layout.further)
-                rows = ev.prepared(source, rows, columns, compiled)
+                rows = prepared(source, rows, columns, compiled)
                 tables[source] = rows.select([name for name in columns if name in rows.column_names])
         events = Events.mixed(tables, batch["source"].to_numpy().astype(np.int8))
         for chain in walks:
@@ -185,11 +186,11 @@ def walk_keys(of: str, name: str, window_ns: int, batches: Batches) -> Batches:
     yield from _wanted(name, walk.finish())
 
 
-def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
+def _resolved(name: str, rows: DataFrame, reported: DataFrame) -> DataFrame:
     """Return rows with the column filled in that facts of all connections decide."""
     resolved = RESOLVED[name]
     fields = resolved.facts(resolved.schema.empty_table(), False).schema
-    facts = told.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
+    facts = reported.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
     by = [each for each in fields.names if each in rows.columns]
     joined = rows.join(facts, by, "left").select(*(rows[each] for each in rows.columns), *set(fields.names) - set(by))
     return joined.mapInArrow(partial(_decided, name), _spark(schema(name)))
@@ -198,8 +199,8 @@ def _resolved(name: str, rows: DataFrame, told: DataFrame) -> DataFrame:
 def _facts(name: str, batches: Batches) -> Batches:
     resolved = RESOLVED[name]
     parts = [pa.Table.from_batches([batch]).cast(resolved.schema) for batch in batches]
-    told = pa.concat_tables([resolved.schema.empty_table(), *parts])
-    yield from resolved.facts(told, kernels.begin(None)).combine_chunks().to_batches()
+    reported = pa.concat_tables([resolved.schema.empty_table(), *parts])
+    yield from resolved.facts(reported, kernels.begin(None)).combine_chunks().to_batches()
 
 
 def _decided(name: str, batches: Batches) -> Batches:

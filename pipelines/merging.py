@@ -6,10 +6,11 @@ that frame then has the start time of the first. No walk sees a difference:
 
 - There is no silence between them, for the next one begins no later than this one ends.
 - Both sides were seen before, so no direction is missing, and it does not matter which frame was seen last.
+- The bytes of content that a frame of AMQP 0-10 has are added to those of the next, which is of the same channel.
 - Connections where frames may be missing keep all of theirs, for there it does.
 
 Of frames that are wanted only as the last before a close (`walk.Needs.last`), such as basic.publish, those go as well
-behind which the next one is of the same method and channel, with no close between.
+after which the next one is of the same method and channel, with no close between.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.walks.connection import is_gap
-from amqpscope.pipelines.walks.events import FRAMES, WORDS, what
+from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, WORDS, what
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.walk import Needs
 
 _GAPS = pa.array([word for word in range(WORDS) if is_gap(word)], pa.int16())
+MERGED = (FRAMES, FRAMES_010)
+"""Tables whose frames are merged."""
+_CONTENT = "content_size"
 _BOTH = 3
 _LAST, _ALL = 1, 2
 """How frames of a method are wanted: the last before a close, or all."""
@@ -47,14 +51,19 @@ SEEN = declare(Seen)
 _LOSSY = -1
 
 
-def wanted(needs: Sequence[Mapping[int, Needs]]) -> Any:
-    """Return how walks with these needs ask for the frames of a method (uint8 by EV.WHAT; 0: not at all)."""
+def wanted(needs: Sequence[Mapping[int, Needs]], source: int = FRAMES) -> Any:
+    """Return how walks with these needs ask for the frames of a method (uint8 by EV.WHAT; 0: not at all).
+
+    Args:
+        needs: of the walks.
+        source: one of MERGED.
+    """
     made = np.zeros(WORDS, np.uint8)
-    for names, last in ((each[FRAMES].names, each[FRAMES].last) for each in needs if FRAMES in each):
+    for names, last in ((each[source].names, each[source].last) for each in needs if source in each):
         if names is None:
             made[:] = _ALL
         for name in names or ():
-            made[what(FRAMES, name)] = max(made[what(FRAMES, name)], _LAST if name in last else _ALL)
+            made[what(source, name)] = max(made[what(source, name)], _LAST if name in last else _ALL)
     return made
 
 
@@ -62,7 +71,7 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
     """Return the connections where frames may be missing, according to their anomalies.
 
     Args:
-        anomalies: rows of `events.prepared`, in parts.
+        anomalies: rows of `event_rows.prepared`, in parts.
     """
     parts = [part["connection_id"].filter(pc.is_in(part["what"], value_set=_GAPS)) for part in anomalies]
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).unique().drop_null()
@@ -78,7 +87,7 @@ def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> t
     """Return frames with the times of those that they stand for, and which of them (bool) stay.
 
     Args:
-        frames: rows of `events.prepared`, those of a connection mostly in their order.
+        frames: rows of `event_rows.prepared`, those of a connection mostly in their order.
         wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
         compiled: whether kernels run compiled.
@@ -95,12 +104,16 @@ def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> t
     call(supersede, compiled, connection, frame, word, channel, epoch, np.full((len(lossy), 2), -1, np.int64), asked)
     bare = (asked == 0) & (frames["cut"].to_numpy() == 0)
     begun = first_ts.copy()
+    has_content = _CONTENT in frames.column_names
+    content = frames[_CONTENT].fill_null(0).to_numpy().copy() if has_content else np.zeros(len(frames), np.int64)
     kept = np.ones(len(frames), np.uint8)
     seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
     seen[:, SEEN.SIDES] = np.where(lossy, _LOSSY, 0)
-    call(merge, compiled, connection, frame, side, ts, begun, bare.view(np.uint8), seen, kept)
-    at = frames.column_names.index("first_ts_ns")
-    return frames.set_column(at, "first_ts_ns", pa.array(begun, mask=first_ts < 0)), kept.view(np.bool_)
+    call(merge, compiled, connection, frame, side, ts, begun, bare.view(np.uint8), seen, kept, channel, content)
+    made = {"first_ts_ns": pa.array(begun, mask=first_ts < 0)} | ({_CONTENT: pa.array(content)} if has_content else {})
+    for name, column in made.items():
+        frames = frames.set_column(frames.column_names.index(name), name, column)
+    return frames, kept.view(np.bool_)
 
 
 @kernel
@@ -115,8 +128,8 @@ def supersede(
         word: EV.WHAT.
         channel: its channel.
         epoch: channel_epoch.
-        following: for each connection, the row behind that may take the place of one, and the number of the frame
-            behind; -1 for none.
+        following: for each connection, the row after it that may take its place, and the number of that frame; -1 for
+            none.
         asked: how each is wanted; written: 0 for those whose place another takes.
     """
     for i in range(len(connection) - 1, -1, -1):
@@ -136,8 +149,9 @@ def supersede(
 
 @kernel
 def merge(
-    connection: Array, frame: Array, side: Array, ts: Array, begun: Array, bare: Array, seen: Array, kept: Array
-) -> None:
+    connection: Array, frame: Array, side: Array, ts: Array, begun: Array, bare: Array, seen: Array, kept: Array,
+    channel: Array, content: Array,
+) -> None:  # fmt: skip
     """Find the frames that the next one stands for.
 
     Args:
@@ -149,6 +163,8 @@ def merge(
         bare: 1 for frames that may be dropped.
         seen: SEEN.
         kept: written: 0 for frames that are dropped.
+        channel: its channel.
+        content: bytes of content; written: of a frame that stands for others, theirs as well.
     """
     for i in range(len(connection)):
         of = connection[i]
@@ -161,8 +177,10 @@ def merge(
         if (
             seen[of, SEEN.BEFORE] == _BOTH and bare[last] == 1 and bare[i] == 1 and side[i] == side[last]
             and frame[i] == frame[last] + 1 and begun[last] >= 0 and 0 <= begun[i] <= ts[last] <= ts[i]
+            and (content[last] == 0 or channel[i] == channel[last])
         ):  # fmt: skip
             begun[i] = begun[last]
+            content[i] += content[last]
             kept[last] = 0
         seen[of, SEEN.BEFORE] = seen[of, SEEN.SIDES]
         seen[of, SEEN.LAST] = i

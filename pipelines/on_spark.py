@@ -45,6 +45,7 @@ from amqpscope.pipelines.statistics import (
 from amqpscope.pipelines.tasks import WRITTEN, collected, interruptible, watched
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
 from amqpscope.pipelines.walks.walk import Rows, schema
@@ -205,8 +206,8 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             if ev.MESSAGES in tables:
                 tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
                 task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
-            prepared = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
-            events = Events.mixed(prepared, batch["source"].to_numpy().astype(np.int8))
+            ready = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
+            events = Events.mixed(ready, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
         task.finish(walks)
@@ -215,7 +216,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table:
     columns = (*layout.leading, *layout.further)
-    rows = ev.prepared(source, rows, columns, job.compiled)
+    rows = prepared(source, rows, columns, job.compiled)
     return rows.select([name for name in columns if name in rows.column_names])
 
 

@@ -100,13 +100,13 @@ def session(
         builder = builder.config(name, value)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
-    with _silenced() as said, _noted(), _answered(master) as is_late:
+    with _silenced() as log, _noted(), _answered(master) as is_late:
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
             if is_late():
                 raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
-            raise SessionError(_reason(error, said)) from error
+            raise SessionError(_reason(error, log)) from error
 
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -274,14 +274,14 @@ def _silenced() -> Iterator[Path]:
             os.close(saved)
 
 
-def _reason(error: Exception, said: Path) -> str:
-    lines = said.read_text(errors="replace").splitlines()
+def _reason(error: Exception, log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
     java = _java()
     if any("UnsupportedClassVersionError" in line for line in lines):
         return f"Spark cannot be started: {java} is too old; {JAVA}"
     thrown = next(filter(None, map(THROWN.search, str(error).splitlines() + lines)), None)
-    told = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
-    reason = f"Spark cannot be started: {(thrown[1] if thrown else (told or [type(error).__name__])[0]).strip()}"
+    named = [line for line in lines if "rror" in line or "xception" in line] or str(error).splitlines()
+    reason = f"Spark cannot be started: {(thrown[1] if thrown else (named or [type(error).__name__])[0]).strip()}"
     return reason if java.version in NAMED_JAVA else f"{reason} ({java}; {JAVA})"
 
 

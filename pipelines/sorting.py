@@ -200,7 +200,7 @@ def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = Fals
     """Yield rows sorted by these columns, in batches; `parts` is emptied.
 
     Args:
-        order: numbers, booleans or texts; the first one tells nearly all rows apart or is a digest.
+        order: numbers, booleans or texts; the first one differs in nearly all rows, or is a digest.
         parts: rows; texts may be dictionaries.
         compiled: whether kernels run compiled.
     """

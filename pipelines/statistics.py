@@ -55,6 +55,14 @@ class Stage(Protocol):
         """Yield the events that are still held."""
         ...
 
+    def take_out(self) -> bytes:
+        """Return the state of the open connection, as a walk does."""
+        ...
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned."""
+        ...
+
 
 class KeyedWalk(Protocol):
     """A pass over sorted rows that are not events."""
@@ -189,6 +197,19 @@ class Chain:
         for each in self.stage.finish() if self.stage else ():
             yield from self.walk.feed(each)
         yield from self.walk.finish()
+
+    def take_out(self) -> list[bytes]:
+        """Return the state of the open connection."""
+        return [each.take_out() for each in self._both]
+
+    def put_back(self, state: list[bytes]) -> None:
+        """Restore the state that `take_out` returned."""
+        for each, data in zip(self._both, state, strict=True):
+            each.put_back(data)
+
+    @property
+    def _both(self) -> list[Walk | Stage]:
+        return [self.walk, self.stage] if self.stage else [self.walk]
 
 
 def chains(compiled: bool = False, tables: Sequence[str] = TABLES) -> list[Chain]:

@@ -140,7 +140,7 @@ def run(job: Callable[[], T]) -> T:
 def _reason(error: Exception) -> str:
     """Return the most useful line: the last error raised in Python, or the first that the JVM threw."""
     found = _CAUSE.findall(str(error))
-    ours = [told for name, told in found if name.startswith("amqpscope.")]
-    python = [f"{name}: {told}" for name, told in found if "." not in name]
-    told = ours[-1:] or python[-1:] or [told for _, told in found[-1:]] or str(error).strip().splitlines()[:1]
-    return " ".join((told or [type(error).__name__])[0].split())
+    ours = [text for name, text in found if name.startswith("amqpscope.")]
+    python = [f"{name}: {text}" for name, text in found if "." not in name]
+    texts = ours[-1:] or python[-1:] or [text for _, text in found[-1:]] or str(error).strip().splitlines()[:1]
+    return " ".join((texts or [type(error).__name__])[0].split())

@@ -194,7 +194,7 @@ class _Reader:
             responses.append("execution.result")
         results = [n for r in node.all("result") for n in (r, *r.all("struct"))]
         entries = [e for s in node.all("segments") for h in s.all("header") for e in h.all("entry")]
-        # Who implements a method receives it. Where that is not said, or by a role that either may have, it is both.
+        # Who implements a method receives it. Without a role, or with one that either may have, it is both.
         handlers = {n.attributes.get("name") for n in node.all("chassis")}
         handlers |= {n.attributes.get("role") for n in node.all("implement")}
         anyone = not handlers <= {"client", "server"} or not handlers

@@ -35,7 +35,7 @@ def describe(name: str, protocol: Protocol) -> list[str]:
     """Return the description of a name, one section for each meaning.
 
     Names are taken with hyphens, underscores or blanks; methods also by ids (`60.40`), constants and classes by number.
-    What is of another protocol than the one at hand says of which.
+    Names of another protocol than the given one are followed by its name.
 
     Raises:
         SpecError: nothing has this name; the message offers what comes near.
@@ -132,12 +132,12 @@ def _names(named: Domain | Struct) -> tuple[str, str]:
 
 
 def _other(each: Protocol, protocol: Protocol) -> str:
-    """Return a suffix that names a protocol other than the one at hand."""
+    """Return a suffix that names a protocol other than the given one."""
     return "" if each is protocol else f" of {each.name}"
 
 
 def _known(protocol: Protocol) -> list[Protocol]:
-    """Return the protocol at hand, then the built-in ones; a document of another framing stands alone."""
+    """Return the given protocol, then the built-in ones; a document of another framing stands alone."""
     held = data.names()
     return [protocol, *(data.load(n) for n in held if n != protocol.name)] if protocol.name in held else [protocol]
 

@@ -16,7 +16,7 @@ def lines(ours: Protocol, user: Protocol, merged: Protocol) -> list[str]:
         user: the user's document as it was read.
         merged: the one laid over the other, from which columns are named.
     """
-    told = [user.title, "", *describe.class_list(user), "", f"Laid over {ours.name}", ""]
+    lines = [user.title, "", *describe.class_list(user), "", f"Laid over {ours.name}", ""]
     known = {(m.class_id, m.id): m for m in ours.methods}
     unusable = {(m.class_id, m.id) for m in left_out(user)}
     rows, same, covered = [], 0, set()
@@ -35,9 +35,9 @@ def lines(ours: Protocol, user: Protocol, merged: Protocol) -> list[str]:
             rows.append(["renames", _label(theirs), f"ours: {mine.full_name}"])
         else:
             same += 1
-    told += aligned(rows)
-    told += [""] if rows else []
-    told += aligned(
+    lines += aligned(rows)
+    lines += [""] if rows else []
+    lines += aligned(
         [
             ["same fields", f"{same} methods"],
             ["only ours", f"{len(ours.methods) - len(covered & known.keys())} methods, which stay"],
@@ -45,7 +45,7 @@ def lines(ours: Protocol, user: Protocol, merged: Protocol) -> list[str]:
         ]
     )
     new = [f"{name} {kind}" for name, kind in merged.method_columns().items() if name not in ours.method_columns()]
-    return [*told, "", "New columns of amqp091_frames", "", *aligned([[", ".join(new)]])] if new else told
+    return [*lines, "", "New columns of amqp091_frames", "", *aligned([[", ".join(new)]])] if new else lines
 
 
 def _constants(ours: Protocol, user: Protocol) -> list[list[str]]:
@@ -64,12 +64,12 @@ def _wire(method: Method) -> list[tuple[str | None, str]]:
 
 def _changes(mine: Method, theirs: Method) -> str:
     """Return the changes of fields as text, such as `ticket short for reserved-1 short`."""
-    told = []
+    parts = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, _wire(mine), _wire(theirs), autojunk=False).get_opcodes():
         old, new = _layout(mine.fields[a:b]), _layout(theirs.fields[c:d])
         words = {"replace": f"{new} for {old}", "insert": f"with {new}", "delete": f"without {old}"}
-        told += [words[what]] if what in words else []
-    return "; ".join(told)
+        parts += [words[what]] if what in words else []
+    return "; ".join(parts)
 
 
 def _layout(fields: tuple[Field, ...]) -> str:

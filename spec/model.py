@@ -137,7 +137,7 @@ class Method:
     version: int = 1
     """Of the layout (streams)."""
     variant: str | None = None
-    """What tells it from other layouts of the same ids and version, of which the first that fits is right (streams)."""
+    """What differs in it from other layouts of the same ids and version; the first that fits is right (streams)."""
     since: str | None = None
     """First release that speaks it, where that is known."""
 

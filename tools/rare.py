@@ -15,7 +15,7 @@ from amqpscope.dissector.protocols.amqp091.boundary import frame_follows
 from amqpscope.dissector.protocols.amqp091.content import evict_contents
 from amqpscope.dissector.protocols.amqp091.state import Channels
 from amqpscope.dissector.protocols.amqp10.section_walk import write_forms
-from amqpscope.dissector.protocols.framing import drop_chain
+from amqpscope.dissector.protocols.payloads import drop_chain
 from amqpscope.dissector.protocols.state import Walk
 from amqpscope.dissector.protocols.stream.entries import entry_bytes, read_mixed
 from amqpscope.dissector.tcp.endings import evict, relieve

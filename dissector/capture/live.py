@@ -63,6 +63,10 @@ class Watch:
                 return True
         return bool(select.select([file], [], [], max(0.0, self._until - time.monotonic()))[0])
 
+    def rest(self, seconds: float) -> None:
+        """Wait for so long, or until the user asks for the end."""
+        select.select([self._bell], [], [], seconds)
+
     def _end(self, number: int, frame: FrameType | None) -> None:
         self._restore()
         self._until = time.monotonic() + REST_S

@@ -61,7 +61,7 @@ def find(
     found, errors = [], []
     for source in sources:
         try:
-            found.append(replace(source, begin=_first_time(source)))
+            found.append(replace(source, begin=first_time(source)))
         except CaptureError as error:
             if source.is_named or refused is None:
                 raise
@@ -163,7 +163,7 @@ def _is_pipe(path: str) -> bool:
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
-def _first_time(source: Source) -> int:
+def first_time(source: Source) -> int:
     """Return the time of the first packet; files without one come first."""
     time = 0
     for batch in CaptureFile(source.path, source.given, 0, batch_bytes=PEEK_BYTES, compiled=False, alone=False):

@@ -216,7 +216,7 @@ def held_back_printer(reading: Reading) -> Callable[[], None]:
 
 @contextmanager
 def watch(sources: list[Source]) -> Iterator[Watch | None]:
-    """Yield what waits for pipes, so that Ctrl-C ends reading them; None without pipes."""
+    """Yield what watches pipes, so that Ctrl-C ends reading them; None without pipes."""
     if all(source.size is not None for source in sources):
         yield None
         return

@@ -19,11 +19,12 @@ class Dissect:
         ("dissect trouble.pcap -o tables", "write the tables of a capture under tables/"),
         ("dissect 'day-*.pcap.gz' -o tables --from 17:40 --to 17:45", "five minutes of a rotated capture's first day"),
         ("dissect big.pcap -o tables --keylog keys.log --bodies full", "decrypt TLS, and keep the bodies of messages"),
+        ("dissect --follow captures/ -o tables", "go on while tcpdump -G 60 -w 'captures/%s.pcap' writes files"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, following  # noqa: PLC0415
         from amqpscope.dissector.tables import output  # noqa: PLC0415
 
         arguments.add_common(parser, bodies=True)
@@ -49,6 +50,7 @@ class Dissect:
             metavar="URL",
             help="run on Spark with this master; local[*] is this machine, with all its cores",
         )
+        following.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the tables.
@@ -56,6 +58,10 @@ class Dissect:
         Raises:
             ArgumentError: options contradict each other.
         """
+        from amqpscope.dissector.cli import following  # noqa: PLC0415
+
+        if following.is_wanted(arguments, {"--master": arguments.master is not None, "--jobs": arguments.jobs > 1}):
+            return self._follow(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
         from functools import partial  # noqa: PLC0415
@@ -103,6 +109,18 @@ class Dissect:
         frames = common.print_written(arguments.output, output.rows)
         common.print_warnings(reading, arguments.tz, frames)
         return status
+
+    def _follow(self, arguments: argparse.Namespace) -> int:
+        """Write the tables of a directory that a capture rotates into."""
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli import following  # noqa: PLC0415
+        from amqpscope.dissector.following.loop import Dissected  # noqa: PLC0415
+        from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
+
+        options = common.options(arguments)
+        form = arguments.format, arguments.compression
+        following.run(arguments, options, schemas(options.protocol), Dissected, *form)
+        return 0
 
     def _on_cluster(self, arguments: argparse.Namespace) -> int:
         """Have a package that knows clusters write the tables."""

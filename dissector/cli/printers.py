@@ -85,7 +85,7 @@ KINDS = ("method", "frame_type", "segment_type")
 KIND_COLUMNS = (*KINDS, "command", "version", "is_response")
 """All columns that `kind` reads."""
 SIZED = {
-    "control": "unknown control,", "command": "unknown command,", "header": "header", "body": "body",
+    "control": "control", "command": "command", "header": "header", "body": "body",
     "method": "unknown method,", "?": "unknown command,",
 }  # fmt: skip
 """Names, before their size, of frames without fields: parts of contents, and unknown frames."""

@@ -177,24 +177,30 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 
 
 @kernel
-def fits(
+def fields_end(
     data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
-) -> bool:  # fmt: skip
-    """Return whether the fields of ops `begin` to `stop` end exactly at `end`. Only ops of the stream protocol."""
+) -> int:
+    """Return where the fields of ops `begin` to `stop` end; -1 if not before `end`. Only ops of the stream protocol.
+
+    If fields that may be left out do not end before `end`, they are.
+    """
     flags = 0
+    least = -1
     for op in range(begin, stop):
         what = ops[op, Op.KIND]
         if ops[op, Op.FLAG] >= 0 and (flags >> ops[op, Op.FLAG]) & 1 == 0:
             continue
         if what == REST or (what == TAIL and at == end):
-            return True
+            return end
+        if what == TAIL and at < end:
+            least = at
         w = ops[op, Op.BYTES]
         if at + w > end:
-            return False
+            return least
         if what == LIST:
             at = list_end(data, at, end, ops[op, Op.SHAPE], members, shapes)
             if at < 0:
-                return False
+                return least
             continue
         v = 0
         if w <= 4:
@@ -204,4 +210,4 @@ def fits(
             flags = 1 << v
         elif what == TEXT or (what == NULLABLE and v != (1 << (8 * w)) - 1):
             at += v
-    return at == end
+    return at if at <= end else least

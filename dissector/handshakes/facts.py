@@ -146,7 +146,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or inputs.is_broker
         or port in handshakes.ports
         or any(found is not None and found.amqp for found in inputs.openings)
-        # Where TCP itself failed nobody can tell what would have been spoken.
+        # Where TCP itself failed, no protocol is known.
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
         "begun": begun,

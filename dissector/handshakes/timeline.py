@@ -48,7 +48,7 @@ def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[St
 
 
 def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
-    """Put what was sent again between the steps, up to the first use: what is later tells of no handshake."""
+    """Put what was sent again between the steps, up to the first use: what is later belongs to no handshake."""
     used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
     repeats = [
         Step(AGAIN, side, at, f"{length} byte{'s' * (length > 1)}" if length else "the SYN, or its answer")

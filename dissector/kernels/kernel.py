@@ -149,7 +149,7 @@ def _from_package(function: Callable[..., Any], arguments: tuple[Any, ...]) -> A
 
 
 def _from_cache(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any] | None:
-    with contextlib.suppress(Exception):  # llvmlite is not installed, or works otherwise: the compiler tells
+    with contextlib.suppress(Exception):  # llvmlite is not installed, or works otherwise: the compiler reports that
         from amqpscope.dissector.kernels.machine_code import Code, host  # noqa: PLC0415
 
         code = Code.read(kept(file_of(function, arguments, host())))
@@ -213,7 +213,7 @@ def _announced(name: str) -> Iterator[None]:
 
 
 def symbol(function: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
-    """Return the name of a compiled kernel, which tells its source and the types of its arguments."""
+    """Return the name of a compiled kernel, which depends on its source and the types of its arguments."""
     return f"{function.__name__}_{_digest(function)}_{_types(arguments)}"
 
 

@@ -5,12 +5,12 @@ bytes, depends on the packets alone, not on the size of batches. The same holds 
 two exceptions that are processed batch by batch: the first bytes of a connection, until its protocol is known, and the
 content of TLS. `By batch` marks a limit that applies to one batch, or to these exceptions.
 
-Limits over all connections protect the process: when one is reached, rows depend on which connections it has. Each
-then reports it in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`,
-`WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection; `FRAGMENTS`,
-`CHANNELS`, `CONTENTS`, `BODIES`, `UNPACKED`, `RECORDS` and `TLS_HELD_ALL` at the frame or connection that reached them;
-`FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones (`ip-fragment`). All others are limits of a
-connection, or of a frame.
+Limits over all connections protect the process: when one is reached, rows depend on which connections it has. A single
+connection reaches its own limits before (`..._PER_CONNECTION`, `..._PER_STREAM`; channels have 65,536 numbers). Limits
+over all connections are reported in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`,
+`WAITING_PARTS`, `WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a
+connection; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES`, `UNPACKED`, `RECORDS` and `TLS_HELD_ALL` at the frame or
+connection that reached them; `FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones (`ip-fragment`).
 """
 
 CONNECTIONS = 131_072
@@ -41,6 +41,9 @@ PAYLOAD = 16 << 20
 FRAGMENTS = 1 << 20
 """Chunks of unfinished method and header frames of all connections; above that, frames have rows without fields."""
 
+FRAGMENTS_PER_CONNECTION = 1 << 16
+"""The same of one direction, or of all segments of a connection that go on in further frames (AMQP 0-10)."""
+
 FRAME = 1 << 30
 """Bytes of a frame; a longer one counts as a lost frame boundary."""
 
@@ -60,11 +63,18 @@ CHANNELS = 262_144
 """Channels with state, of all connections."""
 
 CONTENTS = 64 << 20
-"""Bytes of methods and headers with unfinished bodies, of all channels; above that, the largest are dropped."""
+"""Bytes of methods and headers with unfinished bodies, of all connections; above that, the largest are dropped of the
+connection with the most."""
+
+CONTENTS_PER_CONNECTION = 16 << 20
+"""The same of one connection."""
 
 PENDING = 1 << 20
-"""Consumers, and gets and consumes without an answer yet, of all channels; above that, `no_ack` of their deliveries is
-unknown."""
+"""Consumers, and gets and consumes without an answer yet, of all connections; above that, `no_ack` of their deliveries
+is unknown."""
+
+PENDING_PER_CONNECTION = 1 << 17
+"""The same of one connection."""
 
 CONSUMERS = 4_096
 """Consumers of a channel that are searched for one; `no_ack` of deliveries to older ones is unknown."""
@@ -117,6 +127,9 @@ BODY = 64 << 20
 
 BODIES = 512 << 20
 """Bytes of all unfinished bodies that it keeps; above that, a body is only counted and hashed."""
+
+BODIES_PER_CONNECTION = 128 << 20
+"""The same of one connection."""
 
 TLS_SECRETS = 1 << 20
 """Secrets kept of key logs; later ones are ignored."""

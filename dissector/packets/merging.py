@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class _Lane:
     `last` is the maximum so far, of the captures before it at its capture point, too.
     """
 
-    capture: Capture
+    name: str
     point: int
     source: Iterator[Decoded]
     last: int
@@ -81,8 +81,8 @@ class _Lane:
             count = int(np.searchsorted(keys, time, "right"))
             if count < len(keys):
                 if count:
-                    self.batches[0] = _cut(decoded, slice(count, None)), keys[count:]
-                    yield _cut(decoded, slice(count)), keys[:count]
+                    self.batches[0] = cut(decoded, slice(count, None)), keys[count:]
+                    yield cut(decoded, slice(count)), keys[:count]
                 return
             yield self.batches.popleft()
 
@@ -92,7 +92,9 @@ def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
 
     `points` receives, for each capture, the index of the first capture of the same capture point.
     """
-    for decoded, _ in _merged(captures, points, []):
+    merger = Merger(points)
+    merger.waiting.extend(captures)
+    for decoded, _ in merger.segments():
         yield decoded
 
 
@@ -125,12 +127,11 @@ def arrange(spans: Iterable[Span]) -> list[Seat]:
 
     The sequence of `merge` is that of (running maximum of time from `floor` on, index of the capture).
     """
-    captures = [Capture(span.name, span.begin, partial(_outline, span)) for span in spans]
-    points: list[int] = []
-    floors: list[int] = []
-    for _ in _merged(captures, points, floors):
+    merger = Merger([])
+    merger.waiting.extend(Capture(span.name, span.begin, partial(_outline, span)) for span in spans)
+    for _ in merger.segments():
         pass
-    return [Seat(*seat) for seat in zip(points, floors, strict=True)]
+    return [Seat(*seat) for seat in zip(merger.points, merger.floors, strict=True)]
 
 
 def _outline(span: Span, index: int, count: int) -> Iterator[Decoded]:
@@ -141,48 +142,98 @@ def _outline(span: Span, index: int, count: int) -> Iterator[Decoded]:
         yield Decoded(segments, np.zeros(0, np.uint8), 0)
 
 
-def _merged(captures: Iterable[Capture], points: list[int], floors: list[int]) -> Iterator[tuple[Decoded, Ints]]:
-    """Like `merge`, with the running maximum of time of each segment; `floors` receives where it begins."""
-    waiting = deque(captures)
-    lanes: list[_Lane] = []
-    tails: list[_Lane] = []  # captures that no other one continues
-    reached = -(1 << 62)
-    while lanes or waiting:
-        for lane in lanes:
-            if not lane.batches and not lane.ended:
-                lane.read()
-        lanes = [lane for lane in lanes if lane.batches or not lane.ended]
-        is_full = len(lanes) >= limits.CAPTURES
-        begin = waiting[0].begin if waiting and not is_full else None
-        # All segments before it are taken by then, however much was read: the decision rests on times alone.
-        if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in lanes):
-            others = sum(lane.lasts(begin + SLACK_NS) for lane in lanes)
-            floors.append(max(begin, reached))
-            lanes.append(_begin(waiting.popleft(), points, tails, others + 1, floors))
-            continue
-        # When too many are open, the next one opens right after the last segment of the first one that ends.
-        for decoded, keys in _step(lanes, begin, bool(waiting) and is_full):
-            reached = int(keys[-1]) if is_full else reached
-            yield decoded, keys
+class Merger:
+    """Captures on their way to one sequence. More may be added while others wait; see `merge`.
+
+    Args:
+        points: receives, for each capture, the index of the first capture of the same capture point.
+    """
+
+    def __init__(self, points: list[int]) -> None:
+        self.points = points
+        self.floors: list[int] = []
+        """For each capture, where its running maximum of time begins."""
+        self.waiting: deque[Capture] = deque()
+        self.lanes: list[_Lane] = []
+        self.tails: list[_Lane] = []
+        """Captures that no other one continues."""
+        self._reached = -(1 << 62)
+
+    def segments(self, until: int | None = None) -> Iterator[tuple[Decoded, Ints]]:
+        """Yield the segments of the captures that wait, in order, with their running maximum of time.
+
+        Args:
+            until: nothing from this time on is taken: captures that are added later may come before it (ns).
+        """
+        while self.lanes or self.waiting:
+            for lane in self.lanes:
+                if not lane.batches and not lane.ended:
+                    lane.read()
+            self.lanes = [lane for lane in self.lanes if lane.batches or not lane.ended]
+            is_full = len(self.lanes) >= limits.CAPTURES
+            begin = self.waiting[0].begin if self.waiting and not is_full else None
+            # All segments before it are taken by then, however much was read: the decision rests on times alone.
+            if begin is not None and all(lane.batches and lane.batches[0][1][0] >= begin for lane in self.lanes):
+                self._begin(self.waiting.popleft())
+                continue
+            if until is not None:
+                if begin is None and all(lane.batches and lane.batches[0][1][0] >= until for lane in self.lanes):
+                    return
+                begin = until if begin is None else min(begin, until)
+            # When too many are open, the next one opens right after the last segment of the first one that ends.
+            for decoded, keys in _step(self.lanes, begin, bool(self.waiting) and is_full):
+                self._reached = int(keys[-1]) if is_full else self._reached
+                yield decoded, keys
+
+    def _begin(self, capture: Capture) -> None:
+        """Open a capture: it goes on where one ended, preferably of a similar name, or is of another point."""
+        latest = capture.begin + SLACK_NS
+        others = sum(lane.lasts(latest) for lane in self.lanes)
+        before = [lane for lane in self.tails if not lane.lasts(latest)]
+        like = [lane for lane in before if stem(lane.name) == stem(capture.name)]
+        index = point = len(self.points)
+        floor = max(capture.begin, self._reached)
+        if before:
+            lane = max(like or before, key=lambda lane: lane.last)
+            self.tails.remove(lane)
+            point, floor = lane.point, max(floor, lane.last)
+        self.points.append(point)
+        self.floors.append(floor)
+        lane = _Lane(capture.name, point, capture.open(index, others + 1), floor)
+        self.tails.append(lane)
+        self.lanes.append(lane)
+
+    @property
+    def first(self) -> int | None:
+        """Return the time of the first segment that waits (ns); None if none does."""
+        return min((int(lane.batches[0][1][0]) for lane in self.lanes if lane.batches), default=None)
+
+    def take_out(self) -> list[Any]:
+        """Return what is needed to go on elsewhere, as plain values; captures that are open are read to their end."""
+        closed = [lane for lane in self.tails if not any(lane is each for each in self.lanes)]
+        state = []
+        for lane in (*closed, *self.lanes):
+            while lane.read():
+                pass
+            is_tail = any(lane is each for each in self.tails)
+            own = [(_joined([decoded], np.arange(len(keys))), keys) for decoded, keys in lane.batches]
+            rest = [[np.array(decoded.segments), decoded.data[: decoded.used], keys] for decoded, keys in own]
+            state.append([lane.name, lane.point, lane.last, is_tail, rest])
+        return [self._reached, state]
+
+    def put_back(self, state: list[Any]) -> None:
+        """Go on with what `take_out` returned; captures have the indexes that they had."""
+        self._reached, lanes = state
+        for name, point, last, is_tail, rest in lanes:
+            batches = [(Decoded(SegmentBatch(*rows), data, len(data)), keys) for rows, data, keys in rest]
+            lane = _Lane(name, point, iter(()), last, deque(batches), ended=True)
+            if is_tail:
+                self.tails.append(lane)
+            if batches:
+                self.lanes.append(lane)
 
 
-def _begin(capture: Capture, points: list[int], tails: list[_Lane], count: int, floors: list[int]) -> _Lane:
-    """Open a capture. It continues one that ended before, preferably with a similar name, or is of another point."""
-    before = [lane for lane in tails if not lane.lasts(capture.begin + SLACK_NS)]
-    like = [lane for lane in before if _stem(lane.capture.name) == _stem(capture.name)]
-    index = len(points)
-    point = index
-    if before:
-        lane = max(like or before, key=lambda lane: lane.last)
-        tails.remove(lane)
-        point = lane.point
-        floors[-1] = max(floors[-1], lane.last)
-    points.append(point)
-    tails.append(_Lane(capture, point, capture.open(index, count), floors[-1]))
-    return tails[-1]
-
-
-def _stem(name: str) -> str:
+def stem(name: str) -> str:
     """Return a name without the numbers and times in which rotated files differ."""
     return re.sub(r"\d+", "", name)
 
@@ -213,7 +264,7 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[tu
         yield _joined([decoded for decoded, _ in parts], rows), times[rows]
 
 
-def _cut(decoded: Decoded, rows: slice) -> Decoded:
+def cut(decoded: Decoded, rows: slice) -> Decoded:
     """Return some of these segments. Bytes of others follow theirs, so there is no room to use."""
     return Decoded(decoded.segments.cut(rows), decoded.data[: decoded.used], decoded.used)
 

@@ -76,5 +76,5 @@ def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]
     for each in surveys:
         yield capture_row(each.summary) if each.summary else unreadable(each.source)
         problems, times = [problem for problem, _ in each.noted], [ts_ns for _, ts_ns in each.noted]
-        yield from dissector.problems(each.source.name, problems, times)
+        yield from dissector.tables.problems(each.source.name, problems, times)
     yield from incomplete(dissector, known.captures[-1], sum(survey.incomplete for survey in surveys))

@@ -23,7 +23,7 @@ PAYLOAD = "payload"
 SCHEMA = pa.schema([*((name, pa.int64()) for name in NUMBERS), (PAYLOAD, pa.binary())])
 """Segments, in capture order; `payload` are the captured bytes."""
 SPARE = 1 << 16
-"""Least bytes of unused room behind the payloads of segments."""
+"""Least bytes of unused room after the payloads of segments."""
 NOTHING: Mapping[str, Ints] = {}
 
 

@@ -3,11 +3,13 @@
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols.state import Assembly, Body, Kept
+from amqpscope.dissector.protocols.state import Assembly, Body, Kept, Usage
 
 
 @kernel
-def keep_bytes(bodies: Array, k: int, kept: Array, assembly: Array, offset: int, length: int) -> int:
+def keep_bytes(
+    bodies: Array, k: int, kept: Array, assembly: Array, usage: Array, slot: int, offset: int, length: int
+) -> int:
     """Keep bytes of a body, if it is kept. Return the number dropped where that are too many.
 
     Args:
@@ -15,6 +17,8 @@ def keep_bytes(bodies: Array, k: int, kept: Array, assembly: Array, offset: int,
         k: whose bytes they are.
         kept: (Kept, room).
         assembly: (Assembly,).
+        usage: (slots, Usage).
+        slot: of the connection.
         offset: where they lie.
         length: number of bytes.
     """
@@ -26,14 +30,20 @@ def keep_bytes(bodies: Array, k: int, kept: Array, assembly: Array, offset: int,
     kept[Kept.OFFSET, n] = offset
     kept[Kept.LENGTH, n] = length
     has: int = bodies[k, Body.KEPT]
-    if has + length > limits.BODY or assembly[Assembly.KEEPING] + length > limits.BODIES:
+    if (
+        has + length > limits.BODY
+        or usage[slot, Usage.KEEPING] + length > limits.BODIES_PER_CONNECTION
+        or assembly[Assembly.KEEPING] + length > limits.BODIES
+    ):
         kept[Kept.LENGTH, n] = -1
         assembly[Assembly.KEEPING] -= has
+        usage[slot, Usage.KEEPING] -= has
         bodies[k, Body.KEPT] = 0
         bodies[k, Body.BODY] = -1
         return has + length
     bodies[k, Body.KEPT] = has + length
     assembly[Assembly.KEEPING] += length
+    usage[slot, Usage.KEEPING] += length
     return 0
 
 

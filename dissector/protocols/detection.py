@@ -27,9 +27,9 @@ HELLOS = (1, 2)
 START = 16
 """Bytes of each direction that are looked at."""
 MAGIC = 4
-"""Bytes of a header that tell whose it is; those after them are a version's."""
+"""Bytes of a header that name its protocol; those after them are its version."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
-"""With these a proxy's header begins that tells whose connection it is (HAProxy's PROXY protocol, versions 1 and 2)."""
+"""A proxy's header begins with these, and names the client (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
 """The longest line of version 1 (§2.1), and the fixed part of version 2, whose end is the length of the rest (§2.2)."""
 MOST_HELD = 256
@@ -218,8 +218,10 @@ class Detector:
                 if verdict != TLS:
                     # A broker answers a client that it refuses with a header, too; a client's comes first.
                     if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
+                        ports = facts[slot, [Facts.A_PORT, Facts.B_PORT]].tolist()
+                        listens = ports[side] in self.serving and ports[1 - side] not in self.serving
                         goes_on = len(probe.first_bytes[side]) > len(data)
-                        is_broker = goes_on and registry.protocols()[verdict - 1].answers
+                        is_broker = (goes_on or listens) and registry.protocols()[verdict - 1].answers
                         facts[slot, Facts.CLIENT] = 1 - side if is_broker else side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
@@ -326,7 +328,7 @@ def keep_after(chunk: Ints, position: int, client: int) -> bool:
 def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
     """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours.
 
-    Of protocols with one header the first frame of either side tells which it is; with `waits`, it is waited for.
+    Protocols with the same header differ in the first frame of either side; with `waits`, it is waited for.
     """
     headers: dict[bytes, dict[int | None, int]] = {}
     for number, plugin in registry.numbered():

@@ -8,11 +8,13 @@ counts if the frame ends there and another may begin; else the search for the ne
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import take_row
-from amqpscope.dissector.protocols.framing import fault, lose
+from amqpscope.dissector.protocols.boundaries import lose
+from amqpscope.dissector.protocols.emitting import fault
 from amqpscope.dissector.protocols.state import (
     AMQP_HEADER,
     END,
     HTTP,
+    LENGTH_WRONG,
     PAYLOAD,
     TLS,
     TOO_LARGE,
@@ -85,10 +87,16 @@ def pass_over(parsers: Array, row: int, pos: int, claimed: int) -> None:
 
 @kernel
 def too_large(walk: Walk, chunks: Array, i: int, row: int, size: int) -> None:
+    """Report that the length in the head at hand is above what was agreed upon."""
+    report_length(walk, chunks, i, row, TOO_LARGE, size)
+
+
+@kernel
+def report_length(walk: Walk, chunks: Array, i: int, row: int, code: int, size: int) -> None:
     """Report the length in the head at hand."""
     parsers = walk.parsers
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
-    fault(walk, chunks, i, row, TOO_LARGE, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], size)
+    fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], size)
 
 
 @kernel
@@ -103,6 +111,7 @@ def believe(walk: Walk, row: int) -> None:
     """Go on with the payload of the head that was doubted."""
     parsers = walk.parsers
     parsers[row, Parser.CLAIMED] = 0
+    parsers[row, Parser.BELIEVED] = 1
     parsers[row, Parser.STATE] = PAYLOAD if parsers[row, Parser.SIZE] > 0 else END
 
 
@@ -119,7 +128,7 @@ def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
         return False
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
     if (most == 0 or size + overhead <= most) and parsers[row, Parser.TYPE] >= 0:
-        too_large(walk, chunks, i, row, size)
+        report_length(walk, chunks, i, row, LENGTH_WRONG, size)
     return True
 
 
@@ -155,6 +164,7 @@ def rewind(walk: Walk, chunks: Array, i: int, row: int) -> bool:
         fragment = fragments[fragment, Fragment.NEXT]
     parsers[queue, Parser.QUEUED] += count
     parsers[queue, Parser.TAKEN] = 0
+    parsers[row, Parser.GOT] = 0
     lose(walk, row, parsers[row, Parser.POS], fragments[first, Fragment.POS] - parsers[row, Parser.POS])
     parsers[row, Parser.DAMAGED] = 1
     return True

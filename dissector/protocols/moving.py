@@ -1,4 +1,4 @@
-"""What a framing remembers of connections, taken out as bytes and put back."""
+"""What a framing remembers of connections, and what their contents take: taken out as bytes and put back."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains
 from amqpscope.dissector.kernels.retained import Ranges, gather, put_bytes
 from amqpscope.dissector.protocols.framing import Framing
-from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Fragment, Held, Parser
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Assembly, Cursor, Fragment, Held, Parser, Usage
 from amqpscope.dissector.tcp.state import both
 
 
@@ -66,3 +66,22 @@ def _count(framing: Framing, parsers: Ints, sign: int) -> None:
     """Count the bytes that are kept of these directions, or with -1 count them no more."""
     framing.cursor[Cursor.CHAINED] += sign * parsers[:, Parser.CHAINED].sum()
     framing.cursor[Cursor.HELD] += sign * parsers[:, Parser.BYTES].sum()
+
+
+def take_usage(usage: Ints, assembly: Ints, slots: Ints) -> bytes:
+    """Take out what contents of connections take; `assembly` counts it no more."""
+    rows = usage[slots]
+    _count_usage(assembly, rows, -1)
+    Usage.clear(usage, slots)
+    return Usage.written(rows)
+
+
+def put_usage(usage: Ints, assembly: Ints, slots: Ints, data: bytes) -> None:
+    """Put back what `take_usage` took."""
+    usage[slots] = rows = Usage.read(data)
+    _count_usage(assembly, rows, 1)
+
+
+def _count_usage(assembly: Ints, rows: Ints, sign: int) -> None:
+    assembly[Assembly.HELD] += sign * rows[:, Usage.HELD].sum()
+    assembly[Assembly.KEEPING] += sign * rows[:, Usage.KEEPING].sum()

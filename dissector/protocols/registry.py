@@ -131,11 +131,11 @@ class ProtocolPlugin:
     Attributes:
         name: as in tables and on the command line; its document in `spec` is called so too.
         headers: first bytes of a client that can be nothing else.
-        frames_begin: first byte of the first frame, which tells it from another with the same header; None: of
+        frames_begin: first byte of the first frame, by which it differs from another with the same header; None: of
             these, it is the one whose first frame begins with any other byte.
-        begins: whether a client that begins with these bytes speaks it; None when more are needed to tell. It is asked
+        begins: whether a client that begins with these bytes speaks it; None when more are needed. It is asked
             when they are nobody's header.
-        answers: whether a broker answers with the header, and its first frame behind it, for which clients wait.
+        answers: whether a broker answers with the header, and its first frame after it, for which clients wait.
         ports: where its brokers listen.
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
@@ -210,7 +210,7 @@ def shown_names() -> tuple[str, ...]:
 
 
 def number_of(name: str) -> int:
-    """Return the number of a protocol that a port is said to stand for.
+    """Return the number of a protocol that is given for a port.
 
     Raises:
         ProtocolError: there is none of this name, or it is not decoded.

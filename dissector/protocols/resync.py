@@ -24,7 +24,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    count that begin where a segment does and end where one does, if others follow that begin with the segment
    after one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
    was written by itself, after which stands its end. Those that nothing marks the ends of must be long or few. No more
-   than half as many may have ends of segments inside, and they or the port must tell who is the client.
+   than half as many may have ends of segments inside, and they or the port must show who is the client.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_CHUNKS` bound how many. What is skipped is counted.
@@ -40,7 +40,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.gathering import full_segment, gather
+from amqpscope.dissector.protocols.holding import full_segment, gather
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
@@ -66,7 +66,7 @@ ANY_TIME = 4_096
 SEGMENTS = 3
 """Segments in a row that must begin with a frame, after one that did not."""
 FRAMES_IN_A_ROW = 3
-"""Whole frames with marked ends that must follow a damaged head which is not that of a body."""
+"""Whole frames that must follow a damaged head which is not that of a body."""
 SLOW_NS = 1_000_000_000
 """After so long what there is must do."""
 KNOWN = 16
@@ -159,12 +159,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
         and not is_last
     )
     marked = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
-    if is_claimed:
-        # of one that is too long to be held back, nothing is waited for
-        is_short = parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] < claimed <= limits.RESYNC - HEAD_ROOM
-        if is_short and not is_last and not slow:
-            return WAIT
-    elif not is_last and too_early(parsers, row, begun, slow, marked):
+    if not is_last and too_early(parsers, row, claimed if is_claimed else -1, begun, slow, marked):
         return WAIT
     if cursor[Cursor.ARENA] + window + 8 > len(walk.data):
         return NO_ROOM
@@ -224,20 +219,27 @@ def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
 @kernel
 def ends_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> bool:
     """Return whether a frame seems to end before its head says: its content does, or others follow in its payload."""
-    if walk.parsers[row, Parser.DAMAGED] == 0:
-        place: int = expected_boundary(walk, walk.cursor[Cursor.ARENA], n, pos, row, own)
-    else:
+    place = -1
+    if walk.parsers[row, Parser.DAMAGED] == 0 or walk.parsers[row, Parser.NATURAL] >= 0:
+        place = expected_boundary(walk, walk.cursor[Cursor.ARENA], n, pos, row, own)
+    if place == -1 and walk.parsers[row, Parser.DAMAGED] != 0:
         walk.trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
         place = choose(walk, n, count, (False, False, True), 0, 0, own)
     return 0 <= place < claimed
 
 
 @kernel
-def too_early(parsers: Array, row: int, begun: bool, slow: bool, marked: bool) -> bool:
+def too_early(parsers: Array, row: int, claimed: int, begun: bool, slow: bool, marked: bool) -> bool:
     """Return whether another trial has too little more to go by.
 
-    It must have an eighth more bytes than the last, or as many again before there is haste.
+    It must have all bytes that a doubted head claims (-1: there is none), or its fields, and another head after these.
+    Else it must have an eighth more bytes than the last, or as many again before there is haste.
     """
+    there = parsers[row, Parser.BYTES] - parsers[row // 2 * 2, Parser.TAKEN]
+    if parsers[row, Parser.NATURAL] > 0:
+        return not slow and there < parsers[row, Parser.NATURAL] - 1 + HEAD_ROOM
+    if claimed >= 0:  # of one that is too long to be held back, nothing is waited for
+        return not slow and there < claimed <= limits.RESYNC - HEAD_ROOM
     size = parsers[row, Parser.BYTES]
     tried = parsers[row, Parser.TRIED]
     few = 8 * size < 9 * tried
@@ -292,9 +294,10 @@ def try_places(
         largest = max(largest, UNKNOWN_LARGEST)
     lost = parsers[row, Parser.LOST]
     trial[Trial.ENOUGH] = 0
-    if lost >= 0 and pos - lost < HIDES_NONE and parsers[row, Parser.REST] <= 0:
+    is_damaged = parsers[row, Parser.DAMAGED] == 1
+    if lost >= 0 and pos - lost < (HEAD_ROOM if is_damaged else HIDES_NONE) and parsers[row, Parser.REST] <= 0:
         reach = 0
-        if MARKED_ENDS and parsers[row, Parser.DAMAGED] == 1:
+        if is_damaged:
             trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
     place: int = choose(walk, n, count, (ended, snapped, must_do), reach, 2 * largest, own)
     # if nothing marks ends, frames before a segment's beginning may be inside of one that ends there

@@ -25,8 +25,9 @@ FAULTS = (
     "amqp-header-unexpected",  # value: the first four bytes
     "tls-unexpected",  # the same
     "http-unexpected",  # the same
+    "frame-length-wrong",  # value: announced size
 )
-GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP = range(len(FAULTS))
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP, LENGTH_WRONG = range(len(FAULTS))
 
 
 class Parser(Matrix):
@@ -47,6 +48,7 @@ class Parser(Matrix):
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)
     CHAIN_END = column("last fragment", empty=-1)
     CHAINED = column("bytes in fragments")
+    FRAGMENTS = column("number of fragments")
     SKIPPED = column("bytes skipped in the current search")
     UNTIL = column("position up to which bytes are skipped; -1: not known", empty=-1)
     FOUND = column("1: a frame begins there")
@@ -54,6 +56,8 @@ class Parser(Matrix):
     LARGEST = column("bytes of the largest frame so far")
     MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
     CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
+    NATURAL = column("1 and the bytes of payload in it by its fields; 0: not known; -1: none is doubted", empty=-1)
+    BELIEVED = column("1: the length of the current frame counts, whatever its fields say")
     DAMAGED = column("1: the current search began after a head that cannot be right, and is not that of a body")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
@@ -67,7 +71,7 @@ class Parser(Matrix):
     QUEUED = column("side 0: number of these")
     TAKEN = column("side 0: bytes of the first of these that are processed")
     OVER = column("side 0: 1 when nothing will follow them")
-    REST = column("bytes still to come of a content that goes on in further frames, where the protocol tells")
+    REST = column("bytes still to come of a content that goes on in further frames, where the protocol announces that")
 
 
 class Fragment(Chunk):
@@ -157,6 +161,16 @@ class Assembly(Matrix):
     KEEP = column("1: bodies are kept")
     BODIES = column("bodies so far: the next number")
     KEEPING = column("bytes of bodies under way that are kept")
+    HELD = column("bytes of methods and headers of contents under way that are kept")
+
+
+class Usage(Matrix):
+    """Connections: what their contents under way take."""
+
+    HELD = column("bytes of methods and headers that are kept")
+    PAYLOADS = column("number of these that lie in several frames, where a protocol has such")
+    KEEPING = column("bytes of bodies that are kept")
+    REQUESTS = column("consumers, and requests without an answer")
 
 
 class Kept(Records):

@@ -10,10 +10,11 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols import resync
+from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, skip
 from amqpscope.dissector.protocols.doubt import refute
-from amqpscope.dissector.protocols.framing import begin_frame, keep_payload, lose_head, payload, put_frame, skip
+from amqpscope.dissector.protocols.holding import hold, release_first
+from amqpscope.dissector.protocols.payloads import keep_payload, payload
 from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
 from amqpscope.dissector.protocols.state import (
     END,
@@ -68,6 +69,15 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 
 @kernel
+def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
+
+    If not, all of it is given back to the search. Also asked where a gap begins in the payload, or the connection ends.
+    """
+    return True
+
+
+@kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
     return
@@ -109,7 +119,12 @@ def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., N
     """
     walk_own = specialize(walk_chunk, **kernels, **_parts(kernels))
     found = resync.laid_over(**search_kernels)
-    return specialize(walk_chunks, walk_chunk=walk_own, replay=specialize(replay, walk_chunk=walk_own, search=found))
+    return specialize(
+        walk_chunks,
+        walk_chunk=walk_own,
+        replay=specialize(replay, walk_chunk=walk_own, search=found),
+        look_at_ends=specialize(look_at_ends, **kernels),
+    )
 
 
 def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +158,11 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
             return -1 - at
         state = walk.parsers[row, Parser.STATE]
         if is_complete(walk.parsers, row):
+            if not may_be_over(walk, chunks, i, at, row, own):
+                return 0
             finish_frame(walk, chunks, i, row, -1, own)
+        elif is_gap and at == 0 and state == PAYLOAD and not may_be_over(walk, chunks, i, 0, row, own):
+            return 0
         elif is_gap:
             at += cross_gap(walk, chunks, i, at, row, own)
         elif state == HEAD:
@@ -171,6 +190,7 @@ def is_full(walk: Walk, row: int, arena: int) -> bool:
         or cursor[Cursor.ASIDE] + 2 > walk.aside.shape[1]
         or cursor[Cursor.FAULTS] + 4 > walk.faults.shape[1]
         or (walk.free[0] == 0 and walk.fragments.shape[0] < limits.FRAGMENTS)
+        or (walk.free_held[0] <= walk.parsers[row, Parser.FRAGMENTS] and walk.held.shape[0] < limits.FRAGMENTS)
         or cursor[Cursor.ARENA] + walk.parsers[row, Parser.CHAINED] + arena > len(walk.data)
     )
 
@@ -208,7 +228,7 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     begin_payload(walk, chunks, i, row, heads, head, own)
     size: int = parsers[row, Parser.SIZE]
-    if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES > 0:
+    if parsers[row, Parser.STATE] == PAYLOAD:
         check_length(walk, chunks, i, at + take, row, own)
     if parsers[row, Parser.STATE] == PAYLOAD and END_BYTES == 0 and take + size <= left:
         parsers[row, Parser.GOT] = size
@@ -293,6 +313,8 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
         slot = chunks[Chunk.SLOT, i]
         length = chunks[Chunk.LENGTH, i]
         if length == 0:
+            if not look_at_ends(walk, chunks, i, slot, own):
+                break
             parsers[2 * slot, Parser.OVER] = 1
             cursor[Cursor.REPLAY] = slot
             i += 1
@@ -327,50 +349,17 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 
 @kernel
-def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
-    """Put a chunk after those of its connection that are held back; `at` of its bytes are processed."""
-    parsers, held = walk.parsers, walk.held
-    queue = 2 * chunks[Chunk.SLOT, i]
-    row = queue + chunks[Chunk.SIDE, i]
-    h = take_row(walk.free_held)
-    for k in range(Chunk.WIDTH):
-        held[h, k] = chunks[k, i]
-    held[h, Held.NEXT] = -1
-    held[h, Held.USED] = 1
-    if parsers[queue, Parser.QUEUE] < 0:
-        parsers[queue, Parser.QUEUE] = h
-        parsers[queue, Parser.TAKEN] = at
-    else:
-        held[parsers[queue, Parser.QUEUE_END], Held.NEXT] = h
-    parsers[queue, Parser.QUEUE_END] = h
-    parsers[queue, Parser.QUEUED] += 1
-    if chunks[Chunk.OFFSET, i] >= 0:
-        parsers[row, Parser.BYTES] += chunks[Chunk.LENGTH, i]
-        parsers[row, Parser.LAST] = chunks[Chunk.LENGTH, i]
-        walk.cursor[Cursor.HELD] += chunks[Chunk.LENGTH, i]
-    else:
-        parsers[row, Parser.GAPS] += 1
+def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool:
+    """Look at the unfinished payloads of a connection that is over; return False when there is no room yet."""
+    parsers = walk.parsers
+    for row in (2 * slot, 2 * slot + 1):
+        if parsers[row, Parser.STATE] == PAYLOAD and parsers[2 * slot, Parser.TAKEN] == 0:
+            if is_full(walk, row, 0):
+                return False
+            may_be_over(walk, chunks, i, 0, row, own)
+    return True
 
 
-@kernel
-def release_first(walk: Walk, queue: int) -> None:
-    """Give back the first chunk that is held back."""
-    parsers, held = walk.parsers, walk.held
-    h = parsers[queue, Parser.QUEUE]
-    row = queue + held[h, Held.SIDE]
-    if held[h, Held.OFFSET] >= 0:
-        parsers[row, Parser.BYTES] -= held[h, Held.LENGTH]
-        walk.cursor[Cursor.HELD] -= held[h, Held.LENGTH]
-    else:
-        parsers[row, Parser.GAPS] -= 1
-    parsers[queue, Parser.QUEUE] = held[h, Held.NEXT]
-    parsers[queue, Parser.QUEUED] -= 1
-    parsers[queue, Parser.TAKEN] = 0
-    held[h, Held.USED] = 0
-    give_row(walk.free_held, h)
-
-
-@kernel
 def replay(walk: Walk, slot: int, own: Own) -> int:
     """Walk the chunks that a connection holds back, until a search must wait for more; 0 when there is no room."""
     parsers, held, chunk = walk.parsers, walk.held, walk.chunk

@@ -131,6 +131,14 @@ class Connections:
                 self.contradicted[registry.name_of(number), str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
+        return self._seen(slots, flows, records, messages)
+
+    def under_way(self, slots: Ints, flows: Flows, captures: list[str]) -> pa.RecordBatch:
+        """Return the rows that open connections would have now."""
+        records = [self.records.get(slot, ConnectionRecord()) for slot in slots.tolist()]
+        return self.rows(self._seen(slots, flows, records, self._count(slots)), captures, None)
+
+    def _seen(self, slots: Ints, flows: Flows, records: list[ConnectionRecord], messages: Ints) -> Closed:
         count = len(flows.facts)
         return Closed(
             records=records,

@@ -30,6 +30,8 @@ NOTE = "_amqpscope.json"
 """File that marks a folder as our output and records whether it is complete."""
 HIDDEN = ".amqpscope-tasks"
 """Folder of parts that other processes write before they are adopted; remains of a killed run are removed."""
+STATE = "_state"
+"""Folder of what a dissection that follows a directory remembers; it goes with the tables that it belongs to."""
 FORMATS = ("parquet", "arrow")
 CODEC = "zstd"
 """Default compression of Parquet: tables are 30 % smaller than with snappy, for a tenth more time."""
@@ -108,9 +110,9 @@ class Output:
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
         # If a run is killed in between, the next one recognises the folder, and nobody takes it for complete.
-        parts = _claim(self.folder, schemas)
+        parts = claim(self.folder, schemas)
         self._write_note(complete=False)
-        _empty(self.folder, parts, schemas)
+        empty(self.folder, parts, schemas)
         self._workers = WorkerPool()
         self._work: deque[Future[list[Row]]] = deque()
         self._room = Semaphore(WAITING_GROUPS)
@@ -209,7 +211,7 @@ class Output:
     def _write_note(self, *, complete: bool) -> None:
         text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)
         try:
-            _replace(self.folder / NOTE, text)
+            replace(self.folder / NOTE, text)
         except OSError as error:
             raise OutputError(f"{self.folder}: cannot write: {reason(error)}") from error
 
@@ -318,13 +320,13 @@ def digest(folder: Place) -> str | None:
     return hashlib.sha256(note.read_bytes()).hexdigest()[:16] if note.is_file() else None
 
 
-def _claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
+def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
     """Create the folder, or check that it is our output; return the parts of an earlier output in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
         notes = {NOTE, _temporary(folder / NOTE).name}
-        strange = there - notes - ({HIDDEN} if there & notes else set()) - set(schemas)
+        strange = there - notes - ({HIDDEN, STATE} if there & notes else set()) - set(schemas)
         parts: list[Place] = []
         for name in sorted(there & set(schemas)):
             parts += (folder / name).iterdir()
@@ -343,20 +345,22 @@ def _claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
     return parts
 
 
-def _empty(folder: Place, parts: list[Place], schemas: Mapping[str, pa.Schema]) -> None:
+def empty(folder: Place, parts: list[Place], schemas: Mapping[str, pa.Schema]) -> None:
     """Remove an earlier output, and create the folders of the tables."""
     try:
         for part in parts:
             part.unlink()
-        if (folder / HIDDEN).exists():
-            places.remove_tree(folder / HIDDEN)
+        for name in (HIDDEN, STATE):
+            if (folder / name).exists():
+                places.remove_tree(folder / name)
         for name in schemas:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
 
 
-def _replace(path: Place, text: str) -> None:
+def replace(path: Place, text: str) -> None:
+    """Write a file at once: readers see what it was, or what it is."""
     temporary = _temporary(path)
     temporary.write_text(text)
     places.rename(temporary, path)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from amqpscope import spec
@@ -23,6 +24,9 @@ from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault
 from amqpscope.spec import documents, handshakes
 from amqpscope.spec.model import Protocol
+
+SPANS = {"connections": ("first_ts_ns", "last_ts_ns"), "tcp_windows": ("start_ts_ns", "end_ts_ns")}
+"""Columns with the first and last time of a row, for tables whose rows span an interval."""
 
 
 def schemas(protocol: Protocol | None = None) -> dict[str, pa.Schema]:
@@ -59,13 +63,49 @@ class Ends(NamedTuple):
         return cls(facts[:, Facts.ID].copy()[slot], side == clients(facts, slot, brokers))
 
 
-class Tables:
-    """Makes record batches. `captures` holds the names of captures by index, and may grow."""
+class Wanted(NamedTuple):
+    """Which rows are wanted.
 
-    def __init__(self, protocol: Protocol | None, captures: Sequence[str], compiled: bool = False) -> None:
+    Attributes:
+        from_ns: leave out rows before this time.
+        to_ns: leave out rows at or after this time.
+        only: leave out all tables but this one.
+    """
+
+    from_ns: int | None = None
+    to_ns: int | None = None
+    only: str | None = None
+
+    def rows(self, table: str, rows: pa.RecordBatch | None) -> list["Row"]:
+        """Return those of these rows of a table that are wanted."""
+        if rows is None or self.only not in (None, table):
+            return []
+        first, last = SPANS.get(table, ("ts_ns", "ts_ns"))
+        # Rows without a time, such as an anomaly of a whole file, always stay.
+        if self.from_ns is not None:
+            rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(last), self.from_ns), True))
+        if self.to_ns is not None:
+            rows = rows.filter(pc.fill_null(pc.less(rows.column(first), self.to_ns), True))
+        return [(table, rows)] if rows.num_rows else []
+
+
+class Tables:
+    """Makes rows of all tables: those that are wanted.
+
+    Args:
+        protocol: replaces our own data for the table that has the columns of its methods; see `schema`.
+        captures: names of the captures by index; may grow.
+        wanted: which rows to make.
+        compiled: whether kernels run compiled.
+    """
+
+    def __init__(
+        self, protocol: Protocol | None, captures: Sequence[str], wanted: Wanted, compiled: bool = False
+    ) -> None:
         self.compiled = compiled
         self.protocol = protocol
         self.captures = captures
+        self.wanted = wanted
         self.anomalies = spec.anomalies()
         self.outcomes = {code: cause.anomaly for code, cause in handshakes.load().causes.items() if cause.anomaly}
 
@@ -74,14 +114,14 @@ class Tables:
         columns, decoded, faults = made.make()
         leading = self._leading(ends, made.rows, made.counts)
         batch = record_batch(schema(made.table, self.protocol), leading | columns)
-        rows = [(made.table, batch)]
+        rows = self.wanted.rows(made.table, batch)
         if decoded is not None and len(decoded.problem_row):
-            rows.append(("anomalies", self._problems(batch, decoded)))
+            rows += self._problems(batch, decoded)
         if faults is not None:
-            rows.append(("anomalies", self.faults(faults, ends)))
+            rows += self.faults(faults, ends)
         return rows
 
-    def faults(self, faults: Faults, ends: Ends) -> pa.RecordBatch:
+    def faults(self, faults: Faults, ends: Ends) -> list["Row"]:
         """Return rows of `anomalies` for faults in framing and contents."""
         rows = faults.rows
         codes = [faults.codes[code] for code in rows[Anomaly.CODE].tolist()]
@@ -90,7 +130,7 @@ class Tables:
         leading = self._leading(ends, rows)
         return self._anomalies(codes, self._details(codes, rows[Anomaly.VALUE]), channel, offset, leading)
 
-    def tcp_faults(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
+    def tcp_faults(self, rows: Ints, ends: Ends) -> list["Row"]:
         """Return rows of `anomalies` for faults in TCP."""
         codes = [TCP_FAULTS[code] for code in rows[TcpFault.CODE].tolist()]
         offset = array(rows[TcpFault.POS], mask=rows[TcpFault.POS] < 0)
@@ -99,15 +139,15 @@ class Tables:
             codes, self._details(codes, rows[TcpFault.VALUE]), nulls(len(codes), "int32"), offset, leading
         )
 
-    def tls_faults(self, faults: Sequence[Fault], ends: Ends) -> pa.RecordBatch:
+    def tls_faults(self, faults: Sequence[Fault], ends: Ends) -> list["Row"]:
         """Return rows of `anomalies` for faults in TLS."""
         packet, ts, capture = np.array([fault.at for fault in faults], np.int64).T
         leading = self._leading(ends, _of_packets(capture, packet, ts))
         codes, details = [fault.code for fault in faults], [fault.detail for fault in faults]
         return self._anomalies(codes, details, nulls(len(codes), "int32"), nulls(len(codes), "int64"), leading)
 
-    def connections(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return rows of `anomalies` for connections without decoded frames, from their rows of `connections`."""
+    def connections(self, rows: pa.RecordBatch) -> list["Row"]:
+        """Return rows of `connections`, and of `anomalies` for those without decoded frames."""
         made = []
         first = [f"first_{name}" for name in ("capture", "packet", "ts_ns")]
         outcomes = rows["handshake_outcome"].to_pylist()
@@ -129,10 +169,14 @@ class Tables:
             }
             made.append(row)
         target = schema("anomalies")
-        return record_batch(target, of_rows(made, target)) if made else None
+        found = record_batch(target, of_rows(made, target)) if made else None
+        return self.wanted.rows("connections", rows) + self.wanted.rows("anomalies", found)
 
-    def problems(self, capture: str, problems: Sequence[Problem], times: Sequence[int | None]) -> pa.RecordBatch:
-        """Return rows of `anomalies` for problems of a capture; `times` are those of their packets (ns)."""
+    def problems(
+        self, capture: str, problems: Sequence[Problem], times: Sequence[int | None] | None = None
+    ) -> list["Row"]:
+        """Return rows of `anomalies` for problems of a capture; `times` are those of their packets (ns), if known."""
+        times = times or [None] * len(problems)
         columns = {
             "capture": array([capture] * len(problems), pa.string()),
             "packet": array([problem.packet or None for problem in problems], pa.int64()),
@@ -143,9 +187,9 @@ class Tables:
             "offset": array([problem.offset for problem in problems], pa.int64()),
             "detail": array([problem.detail for problem in problems], pa.string()),
         }
-        return record_batch(schema("anomalies"), columns)
+        return self.wanted.rows("anomalies", record_batch(schema("anomalies"), columns))
 
-    def windows(self, rows: Ints, ends: Ends) -> pa.RecordBatch:
+    def windows(self, rows: Ints, ends: Ends) -> list["Row"]:
         """Return rows of `tcp_windows`."""
         unended = rows[Window.END_PACKET] == 0
         capture = array(self.captures, pa.string()).take(array(rows[Window.END_CAPTURE], mask=unended))
@@ -161,9 +205,9 @@ class Tables:
             "end_ts_ns": array(rows[Window.END_TS], mask=unended),
             "packets": array(rows[Window.PACKETS]),
         }
-        return record_batch(schema("tcp_windows"), columns)
+        return self.wanted.rows("tcp_windows", record_batch(schema("tcp_windows"), columns))
 
-    def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
+    def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> list["Row"]:
         """Return rows of `anomalies` for the fields of the rows of another batch."""
         index = array(decoded.problem_row)
         codes = [PROBLEM_CODES[code] for code in decoded.problem_code.tolist()]
@@ -181,7 +225,7 @@ class Tables:
 
     def _anomalies(
         self, codes: list[str], details: list[str], channel: pa.Array, offset: pa.Array, leading: dict[str, pa.Array]
-    ) -> pa.RecordBatch:
+    ) -> list["Row"]:
         columns = leading | {
             "code": array(codes, pa.string()),
             "severity": array([self.anomalies[code].severity for code in codes], pa.string()),
@@ -189,7 +233,7 @@ class Tables:
             "offset": offset,
             "detail": array(details, pa.string()),
         }
-        return record_batch(schema("anomalies"), columns)
+        return self.wanted.rows("anomalies", record_batch(schema("anomalies"), columns))
 
     def _leading(self, ends: Ends, places: Ints, counts: Ints | None = None) -> dict[str, pa.Array]:
         """Return the leading columns, with each row repeated as `counts` says."""

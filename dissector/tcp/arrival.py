@@ -14,6 +14,9 @@ from amqpscope.dissector.tcp.settling import is_due, rebase, settle
 from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
 from amqpscope.dissector.tcp.windows import stall, watch
 
+RESET_REACH = 1 << 20
+"""Bytes beyond the highest seen that a reset may prove. Devices on the path forge resets, with any number."""
+
 
 @kernel
 def take(
@@ -43,6 +46,8 @@ def take(
     if flags & RST:
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
+        prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
+        prove_by_reset(direction, other, needs)
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
@@ -51,7 +56,7 @@ def take(
         if flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
     elif flags & RST == 0 and direction[row, Direction.STARTED]:
-        sent = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
+        sent = position(direction, row, first_byte(batch, i))
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
     if lacks(flows, row) or lacks(flows, other):
         release_overdue(flows, out, slot)
@@ -65,9 +70,23 @@ def take(
 
 
 @kernel
+def position(direction: Array, row: int, number: int) -> int:
+    """Return the position in a direction of the byte with this sequence number."""
+    pos: int = direction[row, Direction.POS] + difference(number, direction[row, Direction.NEXT])
+    return pos
+
+
+@kernel
+def prove_by_reset(direction: Array, row: int, pos: int) -> None:
+    """Note that a reset shows a direction to have come to a position, if it may be believed."""
+    if direction[row, Direction.STARTED] and pos <= direction[row, Direction.TOP] + RESET_REACH:
+        direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], pos)
+
+
+@kernel
 def is_beyond_by_one(batch: SegmentBatch, i: int, direction: Array, row: int) -> bool:
     """Return whether a segment acknowledges one byte more of a direction than was seen: a FIN that was not captured."""
-    pos = direction[row, Direction.POS] + difference(batch.ack[i], direction[row, Direction.NEXT])
+    pos = position(direction, row, batch.ack[i])
     is_known: bool = direction[row, Direction.STARTED] == 1 and direction[row, Direction.FIN] < 0
     return is_known and pos == direction[row, Direction.TOP] + 1
 
@@ -83,7 +102,7 @@ def lacks(flows: Flows, row: int) -> bool:
 @kernel
 def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, needs: int) -> bool:
     """Return whether a segment has bytes beyond all seen, or acknowledges bytes that were not acknowledged."""
-    end = direction[row, Direction.POS] + difference(first_byte(batch, i), direction[row, Direction.NEXT])
+    end = position(direction, row, first_byte(batch, i))
     is_beyond: bool = batch.length[i] > 0 and end + batch.length[i] > direction[row, Direction.TOP]
     is_acknowledged: bool = needs > direction[other, Direction.ACKED]
     return is_acknowledged or (is_beyond and direction[row, Direction.STARTED] != 0)
@@ -94,7 +113,7 @@ def acknowledged(direction: Array, row: int, ack: int) -> int:
     """Return the position in a direction up to which this number acknowledges it."""
     if direction[row, Direction.STARTED] == 0:
         return 0
-    acked: int = direction[row, Direction.POS] + difference(ack, direction[row, Direction.NEXT])
+    acked: int = position(direction, row, ack)
     # A FIN counts as a byte, and the capture may have missed it.
     end = direction[row, Direction.FIN] if direction[row, Direction.FIN] >= 0 else direction[row, Direction.TOP]
     return acked - 1 if acked == end + 1 else acked
@@ -147,7 +166,7 @@ def take_bytes(
         identify(flows, slot, start, batch.ts_ns[i])
     again = Direction.TWICE if copy else Direction.AGAIN
     here = direction[row, Direction.POS]
-    pos = here + difference(start, direction[row, Direction.NEXT])
+    pos = position(direction, row, start)
     end_pos = pos + length
     if (
         not copy
@@ -206,8 +225,7 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     row = 2 * slot + side
     is_reset = batch.flags[i] & RST
     if not is_reset and direction[row, Direction.STARTED]:
-        end = difference(first_byte(batch, i), direction[row, Direction.NEXT]) + batch.length[i]
-        direction[row, Direction.FIN] = direction[row, Direction.POS] + end
+        direction[row, Direction.FIN] = position(direction, row, first_byte(batch, i)) + batch.length[i]
     if conn[slot, Conn.CLOSER] < 0:
         # A FIN that acknowledges the other side's came after it, whichever was captured first.
         answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, 2 * slot + 1 - side)

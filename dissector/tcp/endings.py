@@ -3,6 +3,7 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import buffered, drop_before
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.order import ANYWHERE, flush, flush_both
 from amqpscope.dissector.tcp.settling import settle
@@ -12,6 +13,7 @@ from amqpscope.dissector.tcp.state import (
     IDENTITIES,
     OPEN,
     READ,
+    TWICE,
     Conn,
     Control,
     Count,
@@ -57,6 +59,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     if (
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
+        or counts[Count.FAULTS] == out.faults.shape[1]
         or counts[Count.ENDED] == len(out.ended)
     ):
         control[Control.WANT] = READ
@@ -64,6 +67,9 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     settle(flows, slot)
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
+    if conn[slot, Conn.TWICE]:
+        at = conn[slot, Conn.FIRST_PACKET], conn[slot, Conn.FIRST_TS], conn[slot, Conn.FIRST_CAPTURE]
+        note(out, slot, conn[slot, Conn.UP_SIDE], TWICE, -1, conn[slot, Conn.PACKETS], at)
     end_0 = max(sent(flows, slot, 0), last_elsewhere(flows, 2 * slot))
     end_1 = max(sent(flows, slot, 1), last_elsewhere(flows, 2 * slot + 1))
     flush_both(flows, out, slot, end_0, end_1)

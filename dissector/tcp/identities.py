@@ -54,6 +54,7 @@ def identify(flows: Flows, slot: int, anchor: int, time: int) -> None:
     """Determine the identity of a connection."""
     name = identity(flows.facts, slot, anchor, time)
     if remember(flows, name) == 0:
+        flows.conn[slot, Conn.TWICE] = 1
         base = mix(name, flows.conn[slot, Conn.FIRST_TS])
         name = max(base, 1)
         tried = 0

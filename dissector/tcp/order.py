@@ -115,7 +115,7 @@ def lacking(flows: Flows, row: int, other: int, through: int) -> int:
 
 @kernel
 def pass_missing(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> None:
-    """Emit the missing bytes of both directions before these positions, seen elsewhere or not, and what waits for them.
+    """Emit the missing bytes of both directions before these positions, seen elsewhere or not, and segments after them.
 
     An acknowledgement alone may be wrong: bytes that nothing follows here, and nobody else has seen, go on missing.
     """

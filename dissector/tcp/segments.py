@@ -106,7 +106,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         return IDENTITIES
     count = 0
     is_late = False
-    tells = False
+    shows_client = False
     if slot >= 0:
         count = buffered(flows, slot)
         # What the reader of earlier chunks knows of the connection must not depend on a later SYN.
@@ -116,10 +116,10 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
             is_late = seen & (2 if batch.flags[i] & ACK else 1) == 0
         # A SYN shows who the client is, and so do bytes: earlier rows are made with what was known then.
         if flows.facts[slot, Facts.CLIENT] < 0 and flows.facts[slot, Facts.OPENER] < 0:
-            tells = batch.flags[i] & SYN != 0 or batch.length[i] > 0
+            shows_client = batch.flags[i] & SYN != 0 or batch.length[i] > 0
     if (
         (is_late and counts[Count.CHUNKS] > 0)
-        or (tells and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
+        or (shows_client and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.FAULTS] + 2 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]

@@ -23,8 +23,9 @@ ZERO, FULL = 1, 2
 FAULTS = (
     "overlap-mismatch",  # value: bytes that differ
     "connection-reused-port",  # value: packets of the connection whose end was not seen
+    "connection-twice",  # value: packets
 )
-MISMATCH, REUSED = range(2)
+MISMATCH, REUSED, TWICE = range(3)
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
@@ -84,6 +85,7 @@ class Conn(Matrix):
     BEFORE = column("connections of the same endpoints that came right before it")
     VANTAGE_CAPTURE = column("first capture of the capture point whose times count")
     POINT_CAPTURE = column("the same; another point while the first sees nothing")
+    TWICE = column("1: another connection of the same endpoints began with the same sequence number")
     ASIDE = column("1: other capture points show another connection of these endpoints")
 
 
@@ -104,7 +106,7 @@ class Direction(Matrix):
     LATE_TS = column("its time")
     LATE_PACKET = column("its packet")
     LATE_CAPTURE = column("its capture")
-    SHOWN = column("position up to which sequence numbers of segments without bytes show that this side has sent")
+    SHOWN = column("position up to which segments without bytes, and resets, show that this side has sent")
     FIN = column("position of its FIN, after all bytes; -1: not seen", empty=-1)
     LOST = column("bytes in gaps")
     AGAIN = column("bytes that were retransmitted")

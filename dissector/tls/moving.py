@@ -14,7 +14,8 @@ from amqpscope.dissector.tls.records import At, Gap, Lost, Record
 from amqpscope.dissector.tls.session import Session
 
 STATE = Coding(At, ClientHello, ServerHello, Record, Lost, Gap, Found, Opened, Master)
-SESSION = ("_chosen", "_earlier", "_hello", "_known", "_retried", "held", "hoping", "waiting")
+SESSION = ("_earlier", "_known", "held", "hoping", "waiting")
+HANDSHAKE = ("chosen", "hello", "retried")
 DIRECTION = (
     "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "has_sent", "sealed",
 )  # fmt: skip
@@ -25,13 +26,14 @@ OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 def values(session: Session) -> list[Any]:
     """Return values that `STATE` can write."""
     directions = [(_of(half, DIRECTION), _of(half.walk, WALK), _opener(half.opener)) for half in session.halves]
-    return [_of(session, SESSION), directions]
+    return [_of(session, SESSION), _of(session.handshake, HANDSHAKE), directions]
 
 
 def give(session: Session, written: list[Any]) -> None:
     """Set the state of a connection to what `values` returned."""
-    own, directions = written
+    own, handshake, directions = written
     _give(session, SESSION, own)
+    _give(session.handshake, HANDSHAKE, handshake)
     for half, (state, walk, opener) in zip(session.halves, directions, strict=True):
         _give(half, DIRECTION, state)
         _give(half.walk, WALK, walk)

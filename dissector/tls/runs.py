@@ -147,5 +147,5 @@ def run(session: Session, window: Ints, buffer: Buffer, compiled: bool) -> tuple
     for direction in found:
         stop = direction.open(stop)
     opened = [direction.take(stop, buffer) for direction in found]
-    session.shown.decrypted |= any(len(each.order) for each in opened)
+    session.handshake.shown.decrypted |= any(len(each.order) for each in opened)
     return stop, opened

@@ -1,14 +1,14 @@
-"""One TLS connection: its records in order, what its handshake shows, and the content that keys decrypt."""
+"""One TLS connection: its records in order, and the content that keys decrypt."""
 
 from collections.abc import Callable
 from itertools import islice
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.tls import certificates, keys, messages
+from amqpscope.dissector.tls import keys
 from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.epochs import epochs_of
+from amqpscope.dissector.tls.handshake import Handshake
 from amqpscope.dissector.tls.keylog import MASTER, KeyLog
-from amqpscope.dissector.tls.messages import KNOWN, ClientHello, MalformedError, ServerHello
 from amqpscope.dissector.tls.opener import AHEAD, REFUSED, Epoch, Opener
 from amqpscope.dissector.tls.records import (
     ALERT,
@@ -24,17 +24,7 @@ from amqpscope.dissector.tls.records import (
     Walk,
     is_followed,
 )
-from amqpscope.dissector.tls.shown import Alert, Fault, Sent, Shown, owner
-
-CLIENT_HELLO, SERVER_HELLO, ENCRYPTED_EXTENSIONS, CERTIFICATE, REQUEST, FINISHED = (
-    KNOWN.number("messages", name)
-    for name in (
-        "client_hello", "server_hello", "encrypted_extensions", "certificate", "certificate_request", "finished",
-    )
-)  # fmt: skip
-CLOSE_NOTIFY = KNOWN.number("alerts", "close_notify")
-HIDDEN_ALERT, HIDDEN_BARE, HIDDEN_FINISHED = 2 + 17, 8 + 17, (4 + 32 + 17, 4 + 48 + 17)
-"""Lengths in TLS 1.3 of an encrypted alert, of an empty Certificate message, and of Finished by its hash."""
+from amqpscope.dissector.tls.shown import Fault
 
 
 class Session:
@@ -45,8 +35,7 @@ class Session:
     """
 
     __slots__ = (
-        "_chosen", "_earlier", "_hello", "_known", "_retried", "faults", "halves", "held", "hoping", "keylog", "plain",
-        "shown", "slot", "waiting",
+        "_earlier", "_known", "faults", "halves", "handshake", "held", "hoping", "keylog", "plain", "slot", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,10 +44,10 @@ class Session:
     ) -> None:  # fmt: skip
         self.keylog = keylog
         self.slot = slot
-        self.shown = Shown()
         self.plain: list[PlainChunk] = [] if plain is None else plain
         self.faults: list[Fault] = [] if faults is None else faults
         self.halves = tuple(TlsDirection(Walk(begun, self._confirm(side))) for side in range(2))
+        self.handshake = Handshake(slot, self.halves, self.faults)
         self.waiting: list[tuple[int, Event]] = []
         """Events that wait for secrets."""
         self.held = 0
@@ -69,15 +58,11 @@ class Session:
         """The secrets with which the events were tried."""
         self._earlier: dict[bytes, bytes] = {}
         """The secrets of the connection whose session this one has resumed."""
-        self._hello: ClientHello | None = None
-        self._chosen: ServerHello | None = None
-        self._retried = False
-        """Whether the server sent a HelloRetryRequest, which only TLS 1.3 has."""
 
     @property
     def is_sealed(self) -> bool:
         """Whether there were encrypted records, and none was decrypted."""
-        return not self.shown.decrypted and any(half.sealed for half in self.halves)
+        return not self.handshake.shown.decrypted and any(half.sealed for half in self.halves)
 
     def feed(self, side: int, data: bytes | None, length: int, first: At, last: At) -> None:
         """Take a chunk of one direction; None is a gap."""
@@ -116,7 +101,7 @@ class Session:
 
         They decrypt with the current keys, or stay encrypted for good.
         """
-        half, shown = self.halves[side], self.shown
+        half, shown = self.halves[side], self.handshake.shown
         if self.waiting or not half.walk.in_step or not self._is_encrypted(half, DATA):
             return False
         if not half.walk.blind:
@@ -145,7 +130,8 @@ class Session:
         return True
 
     def _is_encrypted(self, half: TlsDirection, kind: int) -> bool:
-        if self._chosen and self._chosen.version < keys.TLS_1_3:
+        chosen = self.handshake.chosen
+        if chosen and chosen.version < keys.TLS_1_3:
             return half.changed
         return kind == DATA or (half.changed and kind == HANDSHAKE)
 
@@ -169,7 +155,7 @@ class Session:
                 self._fault("tls-undecrypted", side, record.last, text)
             half.walk.blind = opener is None or opener.hopeless
         if opened is None:
-            self._seal(side, half, record)
+            self.handshake.seal(side, half, record)
             self._miss(side, half, record.length if record.kind == DATA else 0, record.last)
         else:
             self._content(side, half, opened.kind, opened.content, record)
@@ -235,39 +221,63 @@ class Session:
 
         return confirm
 
+    def _content(self, side: int, half: TlsDirection, kind: int, content: bytes, record: Record) -> None:
+        """Take the content of a record, in clear or decrypted."""
+        if kind == DATA:
+            if content and half.opener is not None:
+                self.handshake.shown.decrypted = True
+                self.plain.append(PlainChunk(self.slot, side, content, len(content), record.first, record.last))
+        elif kind == HANDSHAKE:
+            self.handshake.take(side, half, content, record.last)
+        elif kind == CHANGE:
+            self._change(half)
+        elif kind == ALERT and len(content) == 2:
+            self.handshake.alert(side, content[0], content[1], record.last)
+
+    def _change(self, half: TlsDirection) -> None:
+        """Use the keys of the last hellos from here on in this direction (up to TLS 1.2)."""
+        chosen, retried = self.handshake.chosen, self.handshake.retried
+        if not retried if chosen is None else chosen.version < keys.TLS_1_3:
+            half.changed, half.opener = True, None
+            half.missed.clear()
+            half.tear()
+
     # -------------------------------------------------------------------------------------------------------- keys
 
     def _make_opener(self, side: int, half: TlsDirection) -> Opener | None:
         """Return the opener of this direction's records; None without secrets, or before the handshake is known."""
-        if half.opener is None and self._hello and self.shown.client is not None:
+        if half.opener is None and self.handshake.hello and self.handshake.shown.client is not None:
             known = self._secrets()
-            epochs = self._epochs(side == self.shown.client, known) if known else []
+            epochs = self._epochs(side, known) if known else []
             half.opener = Opener(epochs) if epochs else None
         return half.opener
 
-    def _epochs(self, from_client: bool, known: dict[bytes, bytes]) -> list[Epoch]:
-        return epochs_of(self._hello, self._chosen, from_client, known) if self._hello else []
+    def _epochs(self, side: int, known: dict[bytes, bytes]) -> list[Epoch]:
+        handshake = self.handshake
+        from_client = side == handshake.shown.client
+        return epochs_of(handshake.hello, handshake.chosen, from_client, known) if handshake.hello else []
 
     def _adds(self, side: int, opener: Opener) -> bool:
         """Return whether secrets have come since this opener was made, and were added."""
-        if self._hello is None or opener.epoch.carries:
+        if self.handshake.hello is None or opener.epoch.carries:
             return False
         known = self._secrets()
         have = {epoch.secret for epoch in opener.epochs}
-        epochs = [e for e in self._epochs(side == self.shown.client, known) if e.carries and e.secret not in have]
+        epochs = [e for e in self._epochs(side, known) if e.carries and e.secret not in have]
         opener.epochs += epochs
         return bool(epochs)
 
     def _may_wait(self, side: int, opener: Opener | None) -> bool:
         """Return whether secrets of this direction are missing that may still come."""
-        if not self.hoping or not self.keylog.expecting or self._hello is None:
+        if not self.hoping or not self.keylog.expecting or self.handshake.hello is None:
             return False
         self._known = dict(self._secrets())
         return opener is None or not any(epoch.carries for epoch in opener.epochs)
 
     def _secrets(self) -> dict[bytes, bytes]:
         """Return the secrets of this connection known so far."""
-        return (self.keylog.secrets(self._hello.random) if self._hello else {}) or self._earlier
+        hello = self.handshake.hello
+        return (self.keylog.secrets(hello.random) if hello else {}) or self._earlier
 
     def _resumed(self, side: int, half: TlsDirection, record: Record) -> Opener | None:
         """Return the opener of a resumed session of TLS 1.2, if not each connection has its own line in the key log.
@@ -275,153 +285,16 @@ class Session:
         Its master secret is that of an earlier connection, perhaps in another capture; a trial with the end of the
         handshake, a direction's first encrypted record, shows which.
         """
-        if not self.shown.resumed or half.sealed or record.body is None or self._secrets():
+        if not self.handshake.shown.resumed or half.sealed or record.body is None or self._secrets():
             return None
         for master in islice(self.keylog.masters(), limits.TLS_TRIES):
-            epochs = self._epochs(side == self.shown.client, {MASTER: master})
+            epochs = self._epochs(side, {MASTER: master})
             if not epochs:
                 return None
             if epochs[0].cipher.open(0, record.head, record.body):
                 self._earlier = {MASTER: master}
                 return self._make_opener(side, half)
         return None
-
-    # ------------------------------------------------------------------------------------------------ what they say
-
-    def _content(self, side: int, half: TlsDirection, kind: int, content: bytes, record: Record) -> None:
-        """Take the content of a record, in clear or decrypted."""
-        if kind == DATA:
-            if content and half.opener is not None:
-                self.shown.decrypted = True
-                self.plain.append(PlainChunk(self.slot, side, content, len(content), record.first, record.last))
-        elif kind == HANDSHAKE:
-            self._messages(side, half, content, record.last)
-        elif kind == CHANGE:
-            self._change(half)
-        elif kind == ALERT and len(content) == 2:
-            self._alert(side, content[0], content[1], record.last)
-
-    def _change(self, half: TlsDirection) -> None:
-        """Use the keys of the last hellos from here on in this direction (up to TLS 1.2)."""
-        if not self._retried if self._chosen is None else self._chosen.version < keys.TLS_1_3:
-            half.changed, half.opener = True, None
-            half.missed.clear()
-            half.tear()
-
-    def _alert(self, side: int, level: int, number: int, at: At) -> None:
-        self.shown.alert(Alert(side, level, number, at))
-        if number != CLOSE_NOTIFY:
-            known = KNOWN.alerts.get(number)
-            self.shown.step("tls.alert", side, at, known.name if known else str(number))
-
-    def _messages(self, side: int, half: TlsDirection, content: bytes, at: At) -> None:
-        if half.passing:
-            passed = min(half.passing, len(content))
-            half.passing -= passed
-            content = content[passed:]
-        half.message += content
-        while len(half.message) >= 4:
-            kind, length = half.message[0], int.from_bytes(half.message[1:4], "big")
-            if kind not in KNOWN.messages:
-                half.tear()
-            elif length > limits.TLS_MESSAGE:
-                half.passing = max(4 + length - len(half.message), 0)
-                del half.message[: 4 + length]
-            elif len(half.message) < 4 + length:
-                return
-            else:
-                if kind in (CLIENT_HELLO, SERVER_HELLO, CERTIFICATE):
-                    half.read = min(half.read + length, limits.TLS_MESSAGE)
-                body = bytes(half.message[4 : 4 + length])
-                del half.message[: 4 + length]
-                try:
-                    self._message(side, half, kind, body, at)
-                except MalformedError:
-                    text = f"the lengths in {KNOWN.messages[kind].name} ({length} bytes) contradict each other"
-                    self._fault("tls-message-malformed", side, at, text)
-
-    def _message(self, side: int, half: TlsDirection, kind: int, body: bytes, at: At) -> None:
-        shown = self.shown
-        if kind == CLIENT_HELLO:
-            self._hello, self._chosen = messages.client_hello(body), None
-            shown.client = side
-            shown.hello = shown.hello or self._hello
-        elif kind == SERVER_HELLO:
-            self._choose(side, messages.server_hello(body), at)
-        elif kind == ENCRYPTED_EXTENSIONS:
-            shown.protocol = messages.encrypted_extensions(body) or shown.protocol
-        elif kind == CERTIFICATE:
-            self._certificate(side, body, at)
-        elif kind == REQUEST:
-            shown.asked = True
-            self.shown.step("tls.certificate-request", side, at)
-        elif kind == FINISHED:
-            self._finish(side, half, at)
-
-    def _choose(self, side: int, chosen: ServerHello, at: At) -> None:
-        shown = self.shown
-        if shown.client is None:
-            shown.client = 1 - side
-        if chosen.retry:
-            self._retried = True
-            self.shown.step("tls.retry", side, at, "asks for another ClientHello")
-            return
-        self._chosen = chosen
-        if shown.chosen is None:
-            offered = self._hello.session if self._hello else b""
-            shown.chosen, shown.protocol = chosen, chosen.protocol
-            new = chosen.version >= keys.TLS_1_3
-            shown.resumed = chosen.shared_key if new else bool(offered) and chosen.session == offered
-
-    def _certificate(self, side: int, body: bytes, at: At) -> None:
-        found = messages.certificates(body, self._chosen.version if self._chosen else keys.TLS_1_2)
-        if not found:
-            self.shown.bare[side] = True
-        elif self.shown.certificates[side] is None:
-            try:
-                self.shown.certificates[side] = Sent(certificates.read(found[0]), at)
-            except MalformedError:
-                self._fault("tls-message-malformed", side, at, "the certificate cannot be parsed")
-        self.shown.step("tls.certificate", side, at, owner(self.shown.certificates[side]))
-
-    def _finish(self, side: int, half: TlsDirection, at: At) -> None:
-        if not half.finished:
-            half.finished = True
-            self.shown.step("tls.finished", side, at)
-
-    def _seal(self, side: int, half: TlsDirection, record: Record) -> None:
-        """Take what the kind and length of an encrypted record show."""
-        shown, length = self.shown, record.length
-        half.sealed += 1
-        client, server = (self.halves[s] for s in ((shown.client or 0), 1 - (shown.client or 0)))
-        if client.finished and server.finished:
-            if half is server and shown.hidden is None:
-                if length == HIDDEN_ALERT and not shown.accepted and shown.version == keys.TLS_1_3:
-                    self._hide(side, record.last)
-                    return
-                shown.accepted = shown.accepted or length != HIDDEN_ALERT
-            elif half is client and length == HIDDEN_ALERT:
-                shown.accepted = True  # a close_notify
-            if record.kind == DATA and not half.has_sent:
-                half.has_sent = True
-                self.shown.step("tls.data", side, record.last)
-        elif shown.version is None or shown.version < keys.TLS_1_3:
-            if record.kind == HANDSHAKE:
-                self._finish(side, half, record.last)
-        elif half is server:
-            self._finish(side, half, record.last)
-        elif length == HIDDEN_ALERT:
-            self._hide(side, record.last)
-        elif length == HIDDEN_BARE:
-            shown.asked = shown.bare[side] = True
-        else:
-            if half.sealed == 1 and length not in HIDDEN_FINISHED:
-                shown.asked = True
-            self._finish(side, half, record.last)
-
-    def _hide(self, side: int, at: At) -> None:
-        self.shown.hidden = side
-        self.shown.step("tls.alert", side, at, "encrypted; recognised by its length")
 
 
 def _size(event: Event) -> int:

@@ -80,7 +80,7 @@ class Tls:
         self.taken[slot] = True
         session = self.sessions[slot] = Session(self.keylog, begun, slot, self.plain, self.faults)
         self.positions[2 * slot : 2 * slot + 2] = 0
-        return session.shown
+        return session.handshake.shown
 
     def take_out(self, slots: Ints) -> bytes:
         """Take connections out."""
@@ -100,7 +100,7 @@ class Tls:
             self.positions[2 * slot : 2 * slot + 2] = positions
             session = self.sessions[slot]
             moving.give(session, values)
-            session.shown = shown(slot) or session.shown
+            session.handshake.shown = shown(slot) or session.handshake.shown
             self.held += session.held
             if session.held:
                 self.stuck.add(slot)

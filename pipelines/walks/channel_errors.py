@@ -19,10 +19,9 @@ from amqpscope import spec
 from amqpscope.pipelines.walks.connection import is_gap
 from amqpscope.pipelines.walks.events import ANOMALIES, EV, FRAMES, Events, what
 from amqpscope.pipelines.walks.latest import last_before
-from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.remembered import RemembersRequests
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
-NAME, VERSION = "channel_errors", 1
 FINE = (0, 200)
 """Reply codes that are no error; php-amqplib closes with 0."""
 REACH = 1 << 17
@@ -59,29 +58,19 @@ _CUT = 0
 """EV.WHAT of a frame whose content is unknown."""
 
 
-class ChannelErrors:
+class ChannelErrors(RemembersRequests):
     """The walk that writes `channel_errors`: one row per close with an error.
 
     State is the last request of each method on each channel of the open connection, within REACH.
     """
 
-    tables = ("channel_errors",)
+    NAME, VERSION, WIDTH, TEXTS = "channel_errors", 1, len(_KEY), _NAMES
     needs: ClassVar[Mapping[int, Needs]] = {
         ANOMALIES: Needs((), GAPS),
         FRAMES: Needs(
             ("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES), REQUESTS
         ),
     }
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._renew()
-
-    def _renew(self) -> None:
-        self._keys = np.zeros((0, len(_KEY)), np.int64)
-        """Keys of the remembered requests, in order."""
-        self._names = pa.table({name: pa.nulls(0, pa.string()) for name in _NAMES})
-        """Their queues and exchanges."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of its errors."""
@@ -95,26 +84,6 @@ class ChannelErrors:
         if len(closes):
             yield "channel_errors", self._errors(events, closes)
         self._remember(events)
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing: no error is outstanding at the end."""
-        self._renew()
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """Return the state of the open connection as versioned bytes, and reset the walk."""
-        state = pack(NAME, VERSION, {"keys": self._keys, "names": self._names})
-        self._renew()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        parts = unpack(NAME, VERSION, state)
-        self._keys, self._names = parts["keys"], parts["names"]
 
     def _errors(self, events: Events, closes: Any) -> pa.Table:
         """Return rows for these closes."""

@@ -23,7 +23,7 @@ from amqpscope.pipelines.walks.commands import (
     SEVERAL_BIT,
     ST,
     Batch,
-    Written,
+    Outstanding,
     finish,
     mark,
     outcome_of,
@@ -38,14 +38,11 @@ from amqpscope.pipelines.walks.sessions import DONE_FROM, DONE_TO, RESUMED, SE, 
 
 
 @called
-def answer(
-    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply an answer to commands of the other side; return False if there is no room: call it again."""
     events, more, ranges = batch
-    channels, rows = sessions
-    accounts = channels[0]
+    channels, rows = of.sessions
+    accounts, state = channels[0], of.state
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     account = 2 * row + 1 - side
     named = role == RESULT or role == EXCEPTION
@@ -53,9 +50,9 @@ def answer(
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
-    if state[ST.TOLD] + end - first > len(written[1]) and state[ST.TOLD] > 0 and accounts[account, RESUMED] == 1:
+    if state[ST.TOLD] + end - first > len(of.told) and state[ST.TOLD] > 0 and accounts[account, RESUMED] == 1:
         return False
-    ch.note_floor(channels, account, conn, side)
+    ch.note_floor(channels, account, of.conn, side)
     last = accounts[account, ACC.LAST]
     for counting in range(2):
         if counting == 0 and state[ST.SEVERAL] >= 0:
@@ -69,23 +66,23 @@ def answer(
             upper = lower + ((high - low) & (WRAP - 1))
             if role == COMPLETED and counting == 1 and rows[row, SE.COMMIT] >= 0 and side == SERVER:
                 if lower <= rows[row, SE.COMMIT] <= upper:
-                    if not commit(batch, i, row, conn, gaps, sessions, ledger, written, state):
+                    if not commit(batch, i, row, of):
                         return False
-            slot = first_of(role, lower, upper, account, accounts, ledger)
-            while slot >= 0 and lg.number_of(ledger, slot) <= upper:
-                following = lg.following(ledger, slot) if upper > lower else -1
-                made = outcome_of(role, ledger[1][slot, SL.EXTRA] & KIND)
+            slot = first_of(role, lower, upper, account, of)
+            while slot >= 0 and lg.number_of(of.ledger, slot) <= upper:
+                following = lg.following(of.ledger, slot) if upper > lower else -1
+                made = outcome_of(role, of.ledger[1][slot, SL.EXTRA] & KIND)
                 if made != NONE and counting == 0:
                     found += 1
                     if found > 1:
                         break
                 elif made != NONE and pending:
-                    mark(ledger, slot, ACCEPTED)
-                    ledger[1][slot, SL.EXTRA] |= SEVERAL_BIT * state[ST.SEVERAL]
+                    mark(of, slot, ACCEPTED)
+                    of.ledger[1][slot, SL.EXTRA] |= SEVERAL_BIT * state[ST.SEVERAL]
                 elif made != NONE:
-                    if state[ST.OUT] >= len(written[0]):
+                    if state[ST.OUT] >= len(of.out):
                         return False
-                    settle(batch, i, slot, made, accounts, ledger, written, state)
+                    settle(batch, i, slot, made, of)
                 slot = following
         if counting == 0:
             state[ST.SEVERAL] = 1 if found > 1 else 0
@@ -93,26 +90,27 @@ def answer(
         low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
         if not named:
             low, high = ranges[k, 0], ranges[k, 1]
-        if accounts[account, RESUMED] == 1 and state[ST.TOLD] < len(written[1]):
-            tell(written[1], state, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
+        if accounts[account, RESUMED] == 1 and state[ST.TOLD] < len(of.told):
+            tell(of, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
         if role == COMPLETED:
             note_done(accounts, account, low, high, last)
     if role == EXCEPTION:
-        ss.end(sessions, row, side, events[i, EV.ORDER], events[i, EV.TS])
+        ss.end(of.sessions, row, side, events[i, EV.ORDER], events[i, EV.TS])
     return True
 
 
 @kernel
-def first_of(role: int, lower: int, upper: int, account: int, accounts: Array, ledger: lg.Ledger) -> int:
+def first_of(role: int, lower: int, upper: int, account: int, of: Outstanding) -> int:
     """Return the slot of the first outstanding command that an answer to this range may be for; -1: none."""
+    accounts = of.sessions[0][0]
     if role != COMPLETED:
         if lower == upper:
-            return lg.slot_of(ledger, account, lower)
-        return lg.first_above(ledger, accounts, account, lower - 1)
+            return lg.slot_of(of.ledger, account, lower)
+        return lg.first_above(of.ledger, accounts, account, lower - 1)
     above = max(lower - 1, accounts[account, ACC.FLOOR])
     if accounts[account, DONE_FROM] <= lower <= accounts[account, DONE_TO] + 1:
         above = max(above, accounts[account, DONE_TO])
-    return lg.first_above(ledger, accounts, account, above)
+    return lg.first_above(of.ledger, accounts, account, above)
 
 
 @kernel
@@ -128,26 +126,23 @@ def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> 
 
 
 @called
-def commit(
-    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply the completion of tx.commit, which may have been reported in a gap before; return False without room."""
-    channels, rows = sessions
+    channels, rows = of.sessions
     accounts = channels[0]
-    lost, ts, _ = ch.lost_at(channels, 2 * row + CLIENT, conn, gaps, SERVER, rows[row, SE.COMMIT_FRAME])
-    slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
+    lost, ts, _ = ch.lost_at(channels, 2 * row + CLIENT, of.conn, of.gaps, SERVER, rows[row, SE.COMMIT_FRAME])
+    slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
-        following = lg.following(ledger, slot)
-        extra, identity = ledger[1][slot, SL.EXTRA], ledger[1][slot, SL.ROW]
+        following = lg.following(of.ledger, slot)
+        extra, identity = of.ledger[1][slot, SL.EXTRA], of.ledger[1][slot, SL.ROW]
         if outcome_of(COMMIT, extra & KIND) == ACK:
-            if state[ST.OUT] >= len(written[0]):
+            if of.state[ST.OUT] >= len(of.out):
                 return False
             if lost == ch.NEVER:
-                settle(batch, i, slot, ACK, accounts, ledger, written, state)
+                settle(batch, i, slot, ACK, of)
             else:
-                lg.remove(ledger, accounts, slot)
-                finish(written, state, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
+                lg.remove(of.ledger, accounts, slot)
+                finish(of, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
         slot = following
     rows[row, SE.COMMIT] = -1
     return True

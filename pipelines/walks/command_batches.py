@@ -26,7 +26,7 @@ SETS = {"session.completed": "commands", "session.expected": "commands"} | dict.
 """Methods with ids of commands, and the column that has them."""
 FRAME_COLUMNS = (
     "session", "sync", "command_id_sequence_no", "code", "error_code", "timeout", "commands", "transfers", "queue",
-    "destination", "text", "description",
+    "destination", "text", "description", "value",
 )  # fmt: skip
 SCOPE = ("user", "vhost", "server_ip")
 """Columns of connections: names of sessions are those of a user, on a virtual host of a broker."""

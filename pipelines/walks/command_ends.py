@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
@@ -29,7 +28,7 @@ from amqpscope.pipelines.walks.commands import (
     UNKNOWN,
     UNSURE,
     Batch,
-    Written,
+    Outstanding,
     finish,
     queue_of,
 )  # fmt: skip
@@ -39,13 +38,10 @@ from amqpscope.pipelines.walks.sessions import RESUMED, SE
 
 
 @called
-def control(
-    batch: Batch, i: int, row: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply a control that begins, moves or ends a session; return False if there is no room: call it again."""
     events, more, _ = batch
-    (accounts, _, _, _), rows = sessions
+    (accounts, _, _, _), rows = of.sessions
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     frame, ts, code = events[i, EV.ORDER], events[i, EV.TS], more[i, MORE.CODE]
     if role == POINT:
@@ -56,53 +52,47 @@ def control(
     elif role == TIMEOUT:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
-        if ss.is_over(sessions, row):
-            return drain_session(row, 1, conn, gaps, sessions, ledger, written, state)
+        if ss.is_over(of.sessions, row):
+            return drain_session(row, 1, of)
         rows[row, SE.ATTACHED] = 1
     elif role == EXPECTED and more[i, MORE.FIRST] == more[i, MORE.END] and more[i, MORE.CODE] == 0:
         account = 2 * row + 1 - side  # nothing is expected of what came before: the session is a new one
         if accounts[account, ACC.COUNT] > 0:
             accounts[account, ACC.SERVER_CLOSE + side] = frame
             accounts[account, ACC.SERVER_CLOSE_TS + side] = ts
-            if not drain(account, 0, conn, gaps, sessions, ledger, written, state):
+            if not drain(account, 0, of):
                 return False
         ss.renew_account(accounts, account)
     elif role == DETACH and rows[row, SE.OUTLIVES] == 0:
-        ss.end(sessions, row, side, frame, ts)
+        ss.end(of.sessions, row, side, frame, ts)
     elif role == DETACHED and rows[row, SE.OUTLIVES] == 0 and code not in REFUSALS:
-        ss.end(sessions, row, side, frame, ts)
-        return drain_session(row, 0, conn, gaps, sessions, ledger, written, state)
+        ss.end(of.sessions, row, side, frame, ts)
+        return drain_session(row, 0, of)
     return True
 
 
 @called
-def drain_session(
-    row: int, attached: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def drain_session(row: int, attached: int, of: Outstanding) -> bool:
     """End a session, and begin it anew; return False if there is no room: call it again."""
     for account in range(2 * row, 2 * row + 2):
-        if not drain(account, 0, conn, gaps, sessions, ledger, written, state):
+        if not drain(account, 0, of):
             return False
-    ss.renew(sessions, row, attached)
+    ss.renew(of.sessions, row, attached)
     return True
 
 
 @called
-def drain(
-    account: int, outlives: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def drain(account: int, outlives: int, of: Outstanding) -> bool:
     """End what is outstanding on an account without an answer; return False if there is no room: call it again."""
-    channels, rows = sessions
-    accounts, slots, row = channels[0], ledger[1], account // 2
-    slot = lg.first_above(ledger, accounts, account, -1)
+    channels, rows = of.sessions
+    accounts, slots, row = channels[0], of.ledger[1], account // 2
+    slot = lg.first_above(of.ledger, accounts, account, -1)
     while slot >= 0:
-        if state[ST.OUT] >= len(written[0]):
+        if of.state[ST.OUT] >= len(of.out):
             return False
         extra = slots[slot, SL.EXTRA]
         kind = extra & KIND
-        by, ts = ch.ending(channels, account, conn, gaps, 1 - account % 2, slots[slot, SL.FRAME])
+        by, ts = ch.ending(channels, account, of.conn, of.gaps, 1 - account % 2, slots[slot, SL.FRAME])
         outcome, goes_on = NONE, 0
         if kind == ROLLED:
             by, ts = ROLLBACK, rows[row, SE.ROLLBACK_TS]
@@ -113,20 +103,20 @@ def drain(
         elif kind == UNSURE:
             outcome = UNKNOWN
         elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END):
-            goes_on = rows[row, SE.KEY] ^ state[ST.SCOPE]
-        finish(written, state, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
-        following = lg.following(ledger, slot)
-        lg.remove(ledger, accounts, slot)
+            goes_on = rows[row, SE.KEY] ^ of.state[ST.SCOPE]
+        finish(of, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
+        following = lg.following(of.ledger, slot)
+        lg.remove(of.ledger, accounts, slot)
         slot = following
     return True
 
 
 @called
-def close(conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written, state: Array) -> bool:
+def close(of: Outstanding) -> bool:
     """End the connection; return False if there is no room: call it again."""
-    channels, rows = sessions
+    channels, rows = of.sessions
     for account in range(2 * channels[3][0]):
-        if not drain(account, rows[account // 2, SE.OUTLIVES], conn, gaps, sessions, ledger, written, state):
+        if not drain(account, rows[account // 2, SE.OUTLIVES], of):
             return False
-    ss.forget(sessions)
+    ss.forget(of.sessions)
     return True

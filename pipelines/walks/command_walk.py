@@ -1,4 +1,4 @@
-"""Commands of AMQP 0-10 and what answers them: the kernel behind `confirms`, `settlements` and `rpcs` of sessions.
+"""Commands of AMQP 0-10 and what answers them: the kernel of `session_statistics`.
 
 Each side numbers its commands per session; the other side answers by number. A command is outstanding from its last
 frame on:
@@ -18,7 +18,6 @@ reported (OUT.SESSION), and so are answers to commands of another connection (`t
 
 from __future__ import annotations
 
-from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
@@ -51,7 +50,7 @@ from amqpscope.pipelines.walks.commands import (
     ST,
     TRANSFER,
     Batch,
-    Written,
+    Outstanding,
     finish,
     kind_of,
     mark,
@@ -63,86 +62,78 @@ from amqpscope.pipelines.walks.sessions import DONE_TO, SE
 
 
 @kernel
-def walk(
-    batch: Batch, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written, state: Array
-) -> int:
-    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
+def walk(batch: Batch, of: Outstanding) -> int:
+    """Walk over a batch from where it stopped; return why it stopped (DONE: at the end of the batch).
 
     There is room for as many sessions as the batch names.
     """
     events, more, _ = batch
+    conn, state = of.conn, of.state
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
-            if not close(conn, gaps, sessions, ledger, written, state):
+            if not close(of):
                 return SPENT_OUT
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.SCOPE] = 0
         if events[i, EV.SOURCE] == CONNECTIONS:
             state[ST.SCOPE] = more[i, MORE.SESSION]
         elif more[i, MORE.SESSION] != 0 and events[i, EV.FROM_CLIENT] >= 0:
-            why = happen(batch, i, conn, gaps, sessions, ledger, written, state)
+            why = happen(batch, i, of)
             if why != DONE:
                 return why
         state[ST.SEVERAL] = -1
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] >= 0:
-            cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
-        cn.attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+            cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+        cn.attend(conn, of.gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
 
 
 @kernel
-def happen(
-    batch: Batch, i: int, conn: Array, gaps: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> int:  # fmt: skip
+def happen(batch: Batch, i: int, of: Outstanding) -> int:
     """Apply an event to its session; return DONE, or why it stopped: call it again."""
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    row = ss.row_of(sessions, more[i, MORE.SESSION])
+    row = ss.row_of(of.sessions, more[i, MORE.SESSION])
     if row < 0:
-        row = ss.begin(sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
-    if state[ST.OUT] + 1 >= len(written[0]):
+        row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
+    if of.state[ST.OUT] + 1 >= len(of.out):
         return SPENT_OUT
     if events[i, EV.NUMBER] >= 0 and more[i, MORE.SLOT] == -1 and (role == TRANSFER or more[i, MORE.ASKS] == 1):
-        if not ask(batch, i, 2 * row + side, conn, sessions, ledger, written, state):
+        if not ask(batch, i, 2 * row + side, of):
             return SPENT_PAGES
     if COMPLETED <= role <= RELEASE:
-        done = answer(batch, i, row, conn, gaps, sessions, ledger, written, state)
+        done = answer(batch, i, row, of)
         return DONE if done else SPENT_OUT
     if POINT <= role <= EXPECTED:
-        done = control(batch, i, row, conn, gaps, sessions, ledger, written, state)
+        done = control(batch, i, row, of)
         return DONE if done else SPENT_OUT
     if role >= SELECT and side == CLIENT:
-        transact(batch, i, row, sessions, ledger)
+        transact(batch, i, row, of)
     return DONE
 
 
 @kernel
-def ask(
-    batch: Batch, i: int, account: int, conn: Array, sessions: ss.State, ledger: lg.Ledger, written: Written,
-    state: Array,
-) -> bool:  # fmt: skip
+def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     """Add a command; return False if there is no free page. What is sent again with its id is the same command."""
     events, more, _ = batch
-    channels, _ = sessions
-    accounts = channels[0]
+    (accounts, _, _, _), _ = of.sessions
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
     kind = kind_of(more[i, MORE.ROLE], side, more[i, MORE.MODE], more[i, MORE.ACQUIRE])
     queue = more[i, MORE.QUEUE]
     if kind == 0:  # nothing is to be accepted
-        finish(written, state, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        finish(of, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
         return True
-    ch.note_floor(channels, account, conn, 1 - side)
-    slots = ledger[1]
+    ch.note_floor(of.sessions[0], account, of.conn, 1 - side)
+    slots = of.ledger[1]
     if number <= accounts[account, DONE_TO]:
         accounts[account, DONE_TO] = -1
-    slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
+    slot = lg.add(of.ledger, accounts, account, number) if of.ledger[3][lg.BK.COUNT] < of.state[ST.LIMIT] else -2
     if slot == -1:
         return False
     if slot < 0:
-        finish(written, state, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
+        finish(of, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
         more[i, MORE.SLOT] = -2
         return True
     if slots[slot, SL.ROW] < 0:
@@ -154,10 +145,10 @@ def ask(
 
 
 @called
-def transact(batch: Batch, i: int, row: int, sessions: ss.State, ledger: lg.Ledger) -> None:
+def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
     """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted."""
     events, more, _ = batch
-    (accounts, _, _, _), rows = sessions
+    (accounts, _, _, _), rows = of.sessions
     role = more[i, MORE.ROLE]
     if role == SELECT:
         rows[row, SE.TRANSACTION] = 1
@@ -167,8 +158,8 @@ def transact(batch: Batch, i: int, row: int, sessions: ss.State, ledger: lg.Ledg
         rows[row, SE.COMMIT_FRAME] = events[i, EV.ORDER]
     else:
         rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
-    slot = lg.first_above(ledger, accounts, 2 * row + SERVER, -1)
+    slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
-        if ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
-            mark(ledger, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING if role == COMMIT else ROLLED)
-        slot = lg.following(ledger, slot)
+        if of.ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
+            mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING if role == COMMIT else ROLLED)
+        slot = lg.following(of.ledger, slot)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks import sessions as ss
 from amqpscope.pipelines.walks.channels import ANSWERED
 from amqpscope.pipelines.walks.connection import CLIENT
 from amqpscope.pipelines.walks.ledger import SL
@@ -108,8 +109,28 @@ SPENT_OUT, SPENT_PAGES, DONE = range(3)
 """Why the kernel returned."""
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges` (int64, two columns: first and last id, 32 bits each)."""
-Written = tuple[Array, Array]
-"""`out` and `told`."""
+
+
+class Outstanding(NamedTuple):
+    """What is outstanding on the open connection, and room for what comes of it.
+
+    Attributes:
+        conn: CONN.
+        gaps: where frames may be missing.
+        sessions: sessions, with an account for the commands of each side.
+        ledger: what is outstanding in the accounts.
+        out: OUT.
+        told: TOLD.
+        state: ST.
+    """
+
+    conn: Array
+    gaps: Array
+    sessions: ss.State
+    ledger: lg.Ledger
+    out: Array
+    told: Array
+    state: Array
 
 
 @kernel
@@ -150,25 +171,24 @@ def outcome_of(role: int, kind: int) -> int:
 
 
 @kernel
-def mark(ledger: lg.Ledger, slot: int, kind: int) -> None:
+def mark(of: Outstanding, slot: int, kind: int) -> None:
     """Change what is outstanding."""
-    extra = ledger[1][slot, SL.EXTRA]
-    ledger[1][slot, SL.EXTRA] = (extra & ~KIND) | kind
+    slots = of.ledger[1]
+    slots[slot, SL.EXTRA] = (slots[slot, SL.EXTRA] & ~KIND) | kind
 
 
 @kernel
-def settle(
-    batch: Batch, i: int, slot: int, outcome: int, accounts: Array, ledger: lg.Ledger, written: Written, state: Array
-) -> None:
+def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> None:
     """Answer what is in a slot."""
     _, more, _ = batch
-    extra, identity = ledger[1][slot, SL.EXTRA], ledger[1][slot, SL.ROW]
+    slots = of.ledger[1]
+    extra, identity = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
     kind = extra & KIND
-    several = state[ST.SEVERAL] if kind != COMMITTING else 1 if extra & SEVERAL_BIT else 0
-    lg.remove(ledger, accounts, slot)
+    several = of.state[ST.SEVERAL] if kind != COMMITTING else 1 if extra & SEVERAL_BIT else 0
+    lg.remove(of.ledger, of.sessions[0][0], slot)
     code = more[i, MORE.CODE] if outcome >= NACK else -1
     answered = more[i, MORE.IDENTITY] if outcome != AUTO else -1
-    finish(written, state, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
+    finish(of, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
 
 
 @kernel
@@ -178,9 +198,9 @@ def queue_of(extra: int) -> int:
 
 
 @kernel
-def tell(told: Array, state: Array, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
+def tell(of: Outstanding, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
     """Write a row of `told`."""
-    at = state[ST.TOLD]
+    told, at = of.told, of.state[ST.TOLD]
     told[at, TOLD.SESSION] = session
     told[at, TOLD.SIDE] = side
     told[at, TOLD.ANSWER] = more[i, MORE.IDENTITY]
@@ -188,17 +208,16 @@ def tell(told: Array, state: Array, session: int, side: int, more: Array, i: int
     told[at, TOLD.LOWER] = lower
     told[at, TOLD.UPPER] = upper
     told[at, TOLD.CODE] = more[i, MORE.CODE]
-    state[ST.TOLD] = at + 1
+    of.state[ST.TOLD] = at + 1
 
 
 @kernel
 def finish(
-    written: Written, state: Array, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int,
-    multiple: int, queue: int, session: int,
+    of: Outstanding, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int, multiple: int,
+    queue: int, session: int,
 ) -> None:  # fmt: skip
-    """Write a row of `out`: it has twelve parameters because a row has ten columns."""
-    out = written[0]
-    at = state[ST.OUT]
+    """Write a row of `out`: it has eleven parameters because a row has ten columns."""
+    out, at = of.out, of.state[ST.OUT]
     out[at, OUT.ROW] = row
     out[at, OUT.KIND] = kind
     out[at, OUT.OUTCOME] = outcome
@@ -209,4 +228,4 @@ def finish(
     out[at, OUT.MULTIPLE] = multiple
     out[at, OUT.QUEUE] = queue
     out[at, OUT.SESSION] = session
-    state[ST.OUT] = at + 1
+    of.state[ST.OUT] = at + 1

@@ -52,11 +52,11 @@ _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
         "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
-        "amqp-header-unexpected", "tls-unexpected", "http-unexpected",
+        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong",
     )
 )  # fmt: skip
 """Anomalies after which frames of that direction may be missing."""
-_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9 = _GAP_CODES
+_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10 = _GAP_CODES
 _CONNECTION = what(CONNECTIONS)
 _CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
 _START, _START_010 = (what(source, "connection.start") for source in (FRAMES, FRAMES_010))
@@ -77,7 +77,7 @@ def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
 @kernel
 def is_gap(what: int) -> bool:
     """Return whether an anomaly means that frames may be missing before its frame number."""
-    return what in (_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9)
+    return what in (_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10)
 
 
 @kernel

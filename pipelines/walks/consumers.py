@@ -15,6 +15,7 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, called, kernel
 from amqpscope.pipelines.walks import connection as cn
+from amqpscope.pipelines.walks.reuse import give, take
 from amqpscope.pipelines.walks.store import declare, grown
 
 
@@ -142,12 +143,7 @@ def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
 def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> int:
     """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
     consumers, buckets, _, ends, counts = state
-    each = counts[FREE]
-    if each >= 0:
-        counts[FREE] = consumers[each, CONS.NEXT]
-    else:
-        each = counts[USED]
-        counts[USED] = each + 1
+    each = take(consumers, CONS.NEXT, counts, FREE, USED)
     at = _bucket(buckets, account, tag)
     consumers[each, CONS.ACCOUNT] = account
     consumers[each, CONS.EPOCH] = epoch
@@ -197,20 +193,14 @@ def release(state: Consumers, consumer: int, count: int) -> None:
     if consumers[consumer, CONS.DEAD] == 1 and consumers[consumer, CONS.COUNT] <= 0:
         consumers[consumer, CONS.DEAD] = 2
         consumers[consumer, CONS.ACCOUNT] = -1
-        consumers[consumer, CONS.NEXT] = counts[FREE]
-        counts[FREE] = consumer
+        give(consumers, CONS.NEXT, counts, FREE, consumer)
 
 
 @called
 def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit: int) -> None:
     """Add a request to the open ones of its kind (CHAN.GET or CHAN.CONSUME)."""
     _, _, asked, ends, counts = state
-    each = counts[ASKED_FREE]
-    if each >= 0:
-        counts[ASKED_FREE] = asked[each, ASK.NEXT]
-    else:
-        each = counts[ASKED_USED]
-        counts[ASKED_USED] = each + 1
+    each = take(asked, ASK.NEXT, counts, ASKED_FREE, ASKED_USED)
     asked[each, ASK.QUEUE] = queue
     asked[each, ASK.FRAME] = frame
     asked[each, ASK.LIMIT] = limit
@@ -253,5 +243,4 @@ def _drop(state: Consumers, account: int, kind: int) -> None:
     _, _, asked, ends, counts = state
     each = ends[account, kind]
     ends[account, kind] = asked[each, ASK.NEXT]
-    asked[each, ASK.NEXT] = counts[ASKED_FREE]
-    counts[ASKED_FREE] = each
+    give(asked, ASK.NEXT, counts, ASKED_FREE, each)

@@ -62,7 +62,7 @@ def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]])
     Args:
         events: a batch.
         identity: the connection that is open.
-        scopes: what waits there: channels with sides.
+        scopes: channels with sides, which wait there.
     """
     matrix, word = events.matrix, events.what
     flows = np.flatnonzero(word == FLOW)

@@ -186,7 +186,11 @@ def listen(
                 span[column] = 0
         attend(conn, gaps, events, i, i)
         source = events[i, EV.SOURCE]
-        if source == CONNECTIONS:
+        if source == CONNECTIONS and span[SPAN.APPLIES] == 1:  # of a connection that goes on, more is known by now
+            span[SPAN.NEGOTIATED] = negotiated[i]
+            if span[SPAN.CLOSED] == 0:
+                span[SPAN.END] = events[i, EV.TS]
+        elif source == CONNECTIONS:
             begin(span, signs, events, i, negotiated[i])
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]

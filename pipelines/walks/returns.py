@@ -16,6 +16,7 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import call, called
+from amqpscope.pipelines.walks.reuse import give, take
 from amqpscope.pipelines.walks.store import declare, grown
 
 UNANSWERED = 1 << 16
@@ -124,12 +125,7 @@ def _unchain(entries: Array, buckets: Array, entry: int) -> None:
 def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
     """Return an entry for a mandatory publish; the caller has made room."""
     entries, buckets, counts = returns
-    entry = counts[FREE]
-    if entry >= 0:
-        counts[FREE] = entries[entry, ENTRY.NEXT]
-    else:
-        entry = counts[USED]
-        counts[USED] = entry + 1
+    entry = take(entries, ENTRY.NEXT, counts, FREE, USED)
     entries[entry, ENTRY.ACCOUNT] = account
     entries[entry, ENTRY.EPOCH] = epoch
     entries[entry, ENTRY.DIGEST] = digest
@@ -206,8 +202,7 @@ def release(returns: Returns, entry: int) -> int:
     if code < 0:
         _unchain(entries, buckets, entry)
     entries[entry, ENTRY.ACCOUNT] = -1
-    entries[entry, ENTRY.NEXT] = counts[FREE]
-    counts[FREE] = entry
+    give(entries, ENTRY.NEXT, counts, FREE, entry)
     counts[LIVE] -= 1
     return code
 

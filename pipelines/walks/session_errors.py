@@ -18,16 +18,15 @@ from amqpscope.pipelines.walks.channel_errors import FINE, REACH
 from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.events import EV, FRAMES_010, SPOKEN, Events, what
 from amqpscope.pipelines.walks.latest import last_before
-from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.remembered import RemembersRequests
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
-NAME, VERSION = "session_errors", 1
 ERRORS = {
     "execution.exception": ("error_code", "description"),
     "session.detached": ("code", None),
     "connection.close": ("reply_code", "reply_text"),
 }
-"""Methods that tell of errors, and their columns for code and text."""
+"""Methods that report errors, and their columns for code and text."""
 _METHODS = spec.load(SPOKEN[FRAMES_010]).methods
 COMMANDS = tuple(method.full_name for method in _METHODS if method.kind == "command")
 _NAMED = {(method.class_id, method.id): method.full_name for method in _METHODS if method.kind == "command"}
@@ -45,26 +44,16 @@ _ERROR_COLUMNS = (
 )  # fmt: skip
 
 
-class SessionErrors:
+class SessionErrors(RemembersRequests):
     """The walk that writes `channel_errors` of AMQP 0-10: one row per error.
 
     State is the commands of the open connection within REACH.
     """
 
-    tables = ("channel_errors",)
+    NAME, VERSION, WIDTH, TEXTS = "session_errors", 1, 5, _NAMES
     needs: ClassVar[Mapping[int, Needs]] = {
         FRAMES_010: Needs((*_COMMAND_COLUMNS, *_ERROR_COLUMNS), (*COMMANDS, *ERRORS)),
     }
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._renew()
-
-    def _renew(self) -> None:
-        self._keys = np.zeros((0, 5), np.int64)
-        """Keys of remembered commands, in order."""
-        self._names = pa.table({name: pa.nulls(0, pa.string()) for name in _NAMES})
-        """Their methods, queues and exchanges."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of its errors."""
@@ -81,22 +70,6 @@ class SessionErrors:
         last, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
         mine = np.flatnonzero((keys[:, _CONNECTION] == last) & (keys[:, _ORDER] >= order - REACH))
         self._keys, self._names = keys[mine], names.take(pa.array(mine)).combine_chunks()
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing: no error is outstanding at the end."""
-        self._renew()
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        state = pack(NAME, VERSION, {"keys": self._keys, "names": self._names})
-        self._renew()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack(NAME, VERSION, state)
-        self._keys, self._names = parts["keys"], parts["names"]
 
     def _keyed(self, events: Events, at: Any, sessions: pa.ChunkedArray) -> Any:
         """Return keys of commands at these positions."""
@@ -142,8 +115,8 @@ class SessionErrors:
         found[(target < 0) | (events.what[errors] != _EXCEPTION)] = -1
         rows = names.take(pa.array(found, mask=found < 0))
         codes = zip(*(frames[name].to_pylist() for name in ("class_code", "command_code")), strict=True)
-        told = pa.array([_NAMED.get(each) for each in codes], pa.string())
-        return {"method": pc.coalesce(rows["method"], told), **{name: rows[name] for name in _OWN}}
+        named = pa.array([_NAMED.get(each) for each in codes], pa.string())
+        return {"method": pc.coalesce(rows["method"], named), **{name: rows[name] for name in _OWN}}
 
 
 def _named(commands: pa.Table) -> pa.Table:

@@ -23,6 +23,7 @@ from amqpscope.pipelines.walks.command_ends import close
 from amqpscope.pipelines.walks.command_walk import walk
 from amqpscope.pipelines.walks.commands import (
     DONE,
+    ERROR,
     MORE,
     NACK,
     OUT,
@@ -36,6 +37,7 @@ from amqpscope.pipelines.walks.commands import (
     SPENT_PAGES,
     ST,
     TOLD,
+    Outstanding,
     queue_of,
 )  # fmt: skip
 from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
@@ -56,7 +58,11 @@ _MESSAGE = (
     "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
 )  # fmt: skip
 _FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
-_ANSWER = (*COLUMNS, "connection_id", "method", "text", "description")
+_ANSWER = (*COLUMNS, "connection_id", "method", "text", "description", "value")
+_STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
+"""The result of a step of a distributed transaction."""
+_FAILED = range(1, 7)
+"""Its statuses that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
 _WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
 _REJECT, _UNROUTABLE = "message.reject", 1
 
@@ -89,7 +95,7 @@ class SessionStatistics:
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, _MESSAGE), Waiting(FRAMES_010, _FRAME)
         room = ROOM if compiled else ROOM >> 8
-        self.written = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
+        self.out, self.told = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
         self._reset()
 
     def _reset(self) -> None:
@@ -98,6 +104,11 @@ class SessionStatistics:
         self.queues = Queues()
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.SEVERAL] = -1
+
+    @property
+    def _outstanding(self) -> Outstanding:
+        """What kernels take."""
+        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.told, self.state)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -114,8 +125,7 @@ class SessionStatistics:
         self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
         why = SPENT_OUT
         while why != DONE:
-            why = call(walk, self.compiled, batch, self.conn, self.gaps, self.sessions, self.ledger, self.written,
-                       self.state)  # fmt: skip
+            why = call(walk, self.compiled, batch, self._outstanding)
             if why == SPENT_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
             else:
@@ -129,8 +139,7 @@ class SessionStatistics:
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
-        while not call(close, self.compiled, self.conn, self.gaps, self.sessions, self.ledger, self.written,
-                       self.state):  # fmt: skip
+        while not call(close, self.compiled, self._outstanding):
             yield from self._rows(None)
         yield from self._rows(None)
         for waiting in (self.messages, self.frames):
@@ -165,7 +174,7 @@ class SessionStatistics:
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""
         release_arrays(self.ledger)
-        out, told = self.written[0][: self.state[ST.OUT]], self.written[1][: self.state[ST.TOLD]]
+        out, told = self.out[: self.state[ST.OUT]], self.told[: self.state[ST.TOLD]]
         self.state[ST.OUT] = self.state[ST.TOLD] = 0
         if len(told):
             columns = {name: told[:, number] for number, name in enumerate(TOLD._fields)}
@@ -240,6 +249,9 @@ class SessionStatistics:
         rows = self.frames.take(out[:, OUT.ROW])
         sent = rows["ts_ns"].fill_null(0).to_numpy()
         names = ("connection_id", "channel", "channel_epoch", "from_client", "queue")
+        status = pc.struct_field(pc.extract_regex(answers["value"].cast(pa.string()), _STATUS), "status")
+        status = status.cast(pa.int64()).combine_chunks()
+        failed = pc.is_in(status, value_set=pa.array(_FAILED, pa.int64()))
         columns = {
             **{name: rows[name] for name in names},
             **{f"request_{name}": rows[name] for name in COLUMNS},
@@ -247,8 +259,8 @@ class SessionStatistics:
             **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent),
             "request": rows["method"],
             "response": answers["method"],
-            "outcome": _outcomes(out),
-            "reply_code": known(out[:, OUT.CODE]),
+            "outcome": pc.if_else(failed, OUTCOMES[ERROR], _outcomes(out)),
+            "reply_code": pc.if_else(failed, status, known(out[:, OUT.CODE])),
             "reply_text": answers["description"],
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
         }

@@ -20,6 +20,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
+from amqpscope.pipelines.walks.reuse import give, take
 from amqpscope.pipelines.walks.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
@@ -132,20 +133,14 @@ def free(state: Transactions, each: int) -> None:
     """Free a row of `acts`."""
     _, acts, _, counts = state
     acts[each, ACT.ROW] = -1
-    acts[each, ACT.NEXT] = counts[FREE]
-    counts[FREE] = each
+    give(acts, ACT.NEXT, counts, FREE, each)
 
 
 @called
 def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
     """Add a commit or rollback of the acknowledgements since the last one."""
     work, _, asked, counts = state
-    each = counts[ASKED_FREE]
-    if each >= 0:
-        counts[ASKED_FREE] = asked[each, ASKED.NEXT]
-    else:
-        each = counts[ASKED_USED]
-        counts[ASKED_USED] = each + 1
+    each = take(asked, ASKED.NEXT, counts, ASKED_FREE, ASKED_USED)
     asked[each, ASKED.COMMITS] = commits
     asked[each, ASKED.FRAME] = frame
     asked[each, ASKED.FIRST] = work[account, TX.OPEN]
@@ -164,5 +159,4 @@ def answered(state: Transactions, account: int) -> None:
     work, _, asked, counts = state
     each = work[account, TX.ASKED]
     work[account, TX.ASKED] = asked[each, ASKED.NEXT]
-    asked[each, ASKED.NEXT] = counts[ASKED_FREE]
-    counts[ASKED_FREE] = each
+    give(asked, ASKED.NEXT, counts, ASKED_FREE, each)

@@ -70,7 +70,7 @@ class Base(NamedTuple):
 class Epoch(NamedTuple):
     """Columns of `epochs`."""
 
-    COUNT: int  # publishes; going backward, up to the one at hand
+    COUNT: int  # publishes; going backward, up to the current one
     UNTIL: int
     LOST: int
     GAP: int
@@ -79,7 +79,7 @@ class Epoch(NamedTuple):
     END_GAP: int
     NEXT: int  # row of the first publish that had not begun
     LEAST: int
-    SEGMENT: int  # of the publish at hand; at last of the first
+    SEGMENT: int  # of the current publish; at last of the first
     LAST_SEGMENT: int  # of what follows the last publish
     SENT: int  # publishes begun
     # The confirms with which no further publish had begun:

@@ -65,13 +65,9 @@ def is_uncertain(conn: Array, gaps: Array, channels: Array, queues: Array, nodes
 @called
 def drop_answers(state: State, q: int) -> None:
     """Drop all held answers: whose they are stays unknown."""
-    _, _, _, _, queues, nodes, heap, _ = state
+    queues = state[4]
     while queues[q, QU.HELD] > 0:
-        node = queues[q, QU.HELD_HEAD]
-        emit(state, NONE, nodes[node, NO.ID], DROPPED, NONE, NONE, 1)
-        queues[q, QU.HELD_HEAD] = nodes[node, NO.NEXT]
-        queues[q, QU.HELD] -= 1
-        free_node(nodes, heap, node)
+        drop_answer(state, q)
 
 
 @called

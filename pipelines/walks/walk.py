@@ -27,11 +27,11 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Needs:
-    """What a walk needs of a table besides the leading columns (`events.LEADING`), which all events have.
+    """What a walk needs of a table besides the leading columns (`event_rows.LEADING`), which all events have.
 
     Attributes:
         columns: further ones.
-        names: the methods, commands, kinds or codes that it wants; None for all. Of others it is told at least when
+        names: the methods, commands, kinds or codes that it wants; None for all. Of others it learns at least when
             which side was heard (`merging`).
         last: those of `names` of which it wants only the last on a channel before a close.
     """

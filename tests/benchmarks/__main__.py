@@ -25,7 +25,7 @@ FIELDS = (
     "amqp.method.arguments.delivery_tag", "amqp.method.arguments.exchange", "amqp.method.arguments.routing_key",
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
-MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "small", "memory", "spark")
+MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "sessions", "small", "memory", "spark")
 TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
 """What statistics are measured with: names of captures, and what is repeated in them."""
 
@@ -55,14 +55,14 @@ def speed(capture: Path, output: Path, pairs: int) -> dict[str, Any]:
     frames, data = rows["amqp091_frames"], capture.stat().st_size
     found: dict[str, Any] = {"bytes": data, "rows": rows, "frames_per_kb": frames / data * 1000}
     found |= {"dissect": middle(ours), "written": sum(p.stat().st_size for p in output.rglob("*.parquet"))}
-    say(
+    log(
         f"{data / MB:,.0f} MB, {frames:,} frames ({found['frames_per_kb']:.1f} per kB), "
         f"{rows['messages']:,} messages; {found['written'] / MB:,.0f} MB of Parquet"
     )
-    tell("dissect", found["dissect"], frames, data)
+    show("dissect", found["dissect"], frames, data)
     if theirs:
         found["tshark"] = middle(theirs)
-        tell("tshark -T fields", found["tshark"], frames, data)
+        show("tshark -T fields", found["tshark"], frames, data)
         found["ratio"] = compare("tshark / dissect", found["tshark"], found["dissect"])
     return found
 
@@ -75,7 +75,7 @@ def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -
         said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         tries.append(json.loads(said))
     found: dict[str, Any] = min(tries, key=lambda t: t["wall_s"])
-    say(f"{'floor (' + found['way'] + ')':<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}")
+    log(f"{'floor (' + found['way'] + ')':<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}")
     found["ratio"] = compare("dissect / floor", measured, found)
     return found
 
@@ -87,7 +87,7 @@ def profile(capture: Path, frames: int) -> dict[str, Any]:
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     found: dict[str, Any] = json.loads(said)
-    say(stages.report(found, capture.stat().st_size, frames))
+    log(stages.report(found, capture.stat().st_size, frames))
     return found
 
 
@@ -102,11 +102,11 @@ def analyze(size: int, output: Path, pairs: int) -> dict[str, Any]:
                 theirs.append(run(dissect(capture, output)))
                 ours.append(run(command))
         found[traffic] = mine = {"dissect": middle(theirs), "analyze": middle(ours)}
-        tell(f"dissect, {traffic}", mine["dissect"])
-        tell(f"analyze, {traffic}", mine["analyze"])
+        show(f"dissect, {traffic}", mine["dissect"])
+        show(f"analyze, {traffic}", mine["analyze"])
         mine["ratio"] = compare("analyze / dissect", mine["analyze"], mine["dissect"])
         mine["peak"] = run(command, memory=True).peak  # by itself: looking at memory takes time
-        say(f"{'':<46}{mine['peak'] / MB:>9.0f} MB at most")
+        log(f"{'':<46}{mine['peak'] / MB:>9.0f} MB at most")
     return found
 
 
@@ -120,7 +120,7 @@ def small(output: Path, runs: int = 5) -> dict[str, Any]:
         "import numpy, pyarrow": [sys.executable, "-c", "import numpy, pyarrow"],
     }.items():
         found[name] = middle([run(command) for _ in range(runs)])
-        tell(f"{name}, {found['bytes']:,} bytes" if name in ("frames", "dissect") else name, found[name])
+        show(f"{name}, {found['bytes']:,} bytes" if name in ("frames", "dissect") else name, found[name])
     return found
 
 
@@ -135,13 +135,26 @@ def stream(size: int, output: Path, pairs: int) -> dict[str, Any]:
         records = sum(pq.read_metadata(p).num_rows for p in (output / "messages").glob("*.parquet"))
         fewer = pq.read_metadata(output.with_name("plain") / "messages.parquet").num_rows
     found: dict[str, Any] = {"bytes": size, "records": records, "dissect": middle(ours), "plain": middle(theirs)}
-    say(f"{size / MB:,.0f} MB of streams, {records:,} records; both write frames, messages and connections")
+    log(f"{size / MB:,.0f} MB of streams, {records:,} records; both write frames, messages and connections")
     for name, count in (("dissect", records), ("plain", fewer)):
         found[name] |= {"per_s": count / found[name]["wall_s"], "per_cpu_s": count / found[name]["cpu_s"]}
-        tell(f"streams, {name}", found[name])
-        say(f"{'':<46}{found[name]['per_s']:>9,.0f} records/s,{found[name]['per_cpu_s']:>9,.0f} by processor time")
+        show(f"streams, {name}", found[name])
+        log(f"{'':<46}{found[name]['per_s']:>9,.0f} records/s,{found[name]['per_cpu_s']:>9,.0f} by processor time")
     found["ratio"] = {key: found["dissect"][key] / found["plain"][key] for key in ("per_s", "per_cpu_s")}
-    say(f"{'dissect / plain decoder':<46}{found['ratio']['per_s']:>8.1f}x{found['ratio']['per_cpu_s']:>8.1f}x")
+    log(f"{'dissect / plain decoder':<46}{found['ratio']['per_s']:>8.1f}x{found['ratio']['per_cpu_s']:>8.1f}x")
+    return found
+
+
+def sessions(size: int, output: Path, pairs: int) -> dict[str, Any]:
+    """Frames of AMQP 0-10 a second."""
+    with captures.made(size, "sessions", captures.sessions) as capture:
+        run(dissect(capture, output))  # compiles what is not compiled yet
+        taken = middle([run(dissect(capture, output)) for _ in range(pairs)])
+    frames = sum(pq.read_metadata(p).num_rows for p in (output / "amqp010_frames").glob("*.parquet"))
+    found = {"bytes": size, "frames": frames, "dissect": taken}
+    found |= {"per_s": frames / taken["wall_s"], "per_cpu_s": frames / taken["cpu_s"]}
+    show(f"AMQP 0-10, {size / MB:,.0f} MB, {frames:,} frames", taken)
+    log(f"{'':<46}{found['per_s']:>9,.0f} frames/s,{found['per_cpu_s']:>9,.0f} by processor time")
     return found
 
 
@@ -152,7 +165,7 @@ def memory(sizes: tuple[int, ...], output: Path) -> dict[str, Any]:
         with captures.made(size) as capture:
             taken: Run = run(dissect(capture, output), memory=True)
         found[str(size)] = {"peak": taken.peak, "wall_s": taken.wall, "cpu_s": taken.cpu}
-        say(f"{f'dissect, {size // MB:,} MB':<46}{taken.wall:>9.2f}{taken.cpu:>9.2f}{taken.peak / MB:>9.0f} MB at most")
+        log(f"{f'dissect, {size // MB:,} MB':<46}{taken.wall:>9.2f}{taken.cpu:>9.2f}{taken.peak / MB:>9.0f} MB at most")
     return found
 
 
@@ -167,27 +180,27 @@ def on_spark(tables: Path, pairs: int, master: str = "local[2]") -> dict[str, An
     for name in ("floor", "analyze"):
         found[name] |= {key: found[name][key] - found["start"][key] for key in ("wall_s", "cpu_s")}
     for name in runs:
-        tell(f"Spark, {name}", found[name])
+        show(f"Spark, {name}", found[name])
     found["ratio"] = compare("Spark, analyze / floor", found["analyze"], found["floor"])
     return found
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, flush=True)
 
 
-def tell(name: str, found: dict[str, float], frames: int = 0, data: int = 0) -> None:
+def show(name: str, found: dict[str, float], frames: int = 0, data: int = 0) -> None:
     """A line of the table."""
     line = f"{name:<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}"
     if frames:
         line += f"{data / found['wall_s'] / MB:>9.0f}{frames / found['wall_s'] / 1000:>11,.0f}"
-    say(f"{line}   {found['runs']} runs, {found['wall_least_s']:.2f} to {found['wall_most_s']:.2f}")
+    log(f"{line}   {found['runs']} runs, {found['wall_least_s']:.2f} to {found['wall_most_s']:.2f}")
 
 
 def compare(name: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
     """How many times as long `one` took as the other."""
     ratio = {key: one[f"{key}_s"] / other[f"{key}_s"] for key in ("wall", "cpu")}
-    say(f"{name:<46}{ratio['wall']:>8.1f}x{ratio['cpu']:>8.1f}x")
+    log(f"{name:<46}{ratio['wall']:>8.1f}x{ratio['cpu']:>8.1f}x")
     return ratio
 
 
@@ -209,7 +222,7 @@ def main() -> None:
         output = Path(name) / "tables"
         with captures.made(20 * MB) as capture:
             run(dissect(capture, output))  # compiles what is not compiled yet
-        say(f"{'':<46}{'wall s':>9}{'cpu s':>9}{'MB/s':>9}{'kframes/s':>11}")
+        log(f"{'':<46}{'wall s':>9}{'cpu s':>9}{'MB/s':>9}{'kframes/s':>11}")
         if only & {"speed", "floor", "stages"}:
             with captures.made(size) as capture:
                 found["speed"] = speed(capture, output, pairs)
@@ -221,6 +234,8 @@ def main() -> None:
             found["analyze"] = analyze(size, output, pairs)
         if "streams" in only:
             found["streams"] = stream(size, output, pairs)
+        if "sessions" in only:
+            found["sessions"] = sessions(size, output, pairs)
         if "small" in only:
             found["small"] = small(output)
         if "spark" in only:
@@ -232,7 +247,7 @@ def main() -> None:
     found["load_after"] = os.getloadavg()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     arguments.json.write_text(json.dumps(found, indent=1) + "\n")
-    say(f"written: {arguments.json}")
+    log(f"written: {arguments.json}")
 
 
 if __name__ == "__main__":

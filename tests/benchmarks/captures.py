@@ -26,6 +26,11 @@ PARTS = {
 """How often each capture is in one repetition. All are Ethernet and IPv4, with a broker on port 5672."""
 SMALL = {"many_confirms": 24}
 """The same for `small`: 33 frames and 11 messages per 1000 bytes, of publishes of a few bytes and their confirms."""
+SESSIONS = {
+    "qpid_multi_session": 6, "qpid_messaging": 2, "qpid_flow_credit": 2, "qpid_props": 1, "qpid_topology": 1,
+    "qpid_tx": 1,
+}  # fmt: skip
+"""The same for `sessions`: AMQP 0-10, mostly messages of a few bytes."""
 LANES = 6
 """Repetitions at the same time."""
 SEED = 5672
@@ -101,6 +106,11 @@ def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None)
 def small() -> Block:
     """A block of small messages."""
     return _block(SMALL)
+
+
+def sessions() -> Block:
+    """A block of AMQP 0-10."""
+    return _block(SESSIONS)
 
 
 def _block(parts: dict[str, int] = PARTS) -> Block:

@@ -181,9 +181,9 @@ def ask_duckdb(tables: Path, same: dict[str, list[float]]) -> dict[str, Any]:
     question = f"import duckdb, json; duckdb.sql('set enable_progress_bar = false'); print(json.dumps({ask}))"
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
-    told = subprocess.run([sys.executable, "-c", question], check=True, capture_output=True).stdout
+    reported = subprocess.run([sys.executable, "-c", question], check=True, capture_output=True).stdout
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {outcome: [count, latency or 0.0] for outcome, count, latency in json.loads(told)}
+    found = {outcome: [count, latency or 0.0] for outcome, count, latency in json.loads(reported)}
     return {
         "duckdb_wall_s": time.perf_counter() - begun,
         "duckdb_cpu_s": used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime,
@@ -210,9 +210,9 @@ def main() -> None:
         try:
             write(scratch / "tables", count, confirmed=not arguments.unconfirmed)
             found = {"messages": count} | measure(scratch / "tables", scratch / "statistics", arguments.master)
-            told = outcomes(scratch / "statistics")
-            found["outcomes"] = {outcome: count for outcome, (count, _) in told.items()}
-            found |= ask_duckdb(scratch / "tables", told)
+            reported = outcomes(scratch / "statistics")
+            found["outcomes"] = {outcome: count for outcome, (count, _) in reported.items()}
+            found |= ask_duckdb(scratch / "tables", reported)
         finally:
             shutil.rmtree(scratch)
         print(json.dumps(found))

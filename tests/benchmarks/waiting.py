@@ -26,6 +26,7 @@ from amqpscope.pipelines import kernels
 from amqpscope.pipelines.gathering import completed, layouts
 from amqpscope.pipelines.statistics import chains, needs_of
 from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events
 
 BATCH = 1 << 16
@@ -174,7 +175,7 @@ def _rows(source: int, columns: Columns, count: int, kept: Any, compiled: bool) 
     }
     layout = kept[source]
     rows = completed(source, pa.table(arrays), layout.base)
-    return ev.prepared(source, rows, (*layout.leading, *layout.further), compiled)
+    return prepared(source, rows, (*layout.leading, *layout.further), compiled)
 
 
 def measure(kind: str, count: int) -> dict[str, Any]:

@@ -54,12 +54,14 @@ def refusing(folder: Path, reasons: bool = True) -> tuple[Path, Path]:
     errors, asked = [], []
     for i, (code, text, method, queue) in enumerate(closes):
         at = {"connection_id": 2, "channel": i + 1, "channel_epoch": 1, "reply_code": code}
-        told = {"queue": queue, "reply_text": text} if reasons else {}
+        reported = {"queue": queue, "reply_text": text} if reasons else {}
         close = {"capture": file, "packet": 6000 + i, "ts_ns": START + (2 + i) * SECOND, "frame_no": 50 + i}
-        errors.append(at | close | {"method": "channel.close", "failed_method": method, "from_client": False, **told})
+        errors.append(
+            at | close | {"method": "channel.close", "failed_method": method, "from_client": False, **reported}
+        )
         if method == "queue.declare":
             answer = {f"response_{k}": v for k, v in close.items()}
-            asked.append(at | answer | {"request": method, "response": "channel.close", "outcome": "error", **told})
+            asked.append(at | answer | {"request": method, "response": "channel.close", "outcome": "error", **reported})
     write(stats, "confirms", published)
     write(stats, "rpcs", asked)
     if reasons:

@@ -62,7 +62,7 @@ def test_options_for_captures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["CAPTURE", "TABLES"], "TABLES is a folder of tables and CAPTURE is not; name captures, or a folder of"),
         (["TABLES", "--port", "5672=amqp-0-9-1"], "--port applies to captures; give it to `amqpscope dissect`"),
@@ -73,7 +73,7 @@ def test_options_for_captures(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_one_line(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = {"CAPTURE": CAPTURE} | {name: tmp_path / name.lower() for name in ("TABLES", "COPY", "EMPTY")}
     names["EMPTY"].mkdir()
@@ -85,7 +85,7 @@ def test_wrong_arguments_are_one_line(
     said = capsys.readouterr().err
     for name, path in names.items():
         said = said.replace(str(path), name)
-    assert said.startswith(f"amqpscope: {told}") and said.count("\n") == 1
+    assert said.startswith(f"amqpscope: {reported}") and said.count("\n") == 1
     assert not out.exists()
 
 

@@ -43,7 +43,7 @@ def tables(batches: Batches, options: Options | None = None, check: bool = False
 
 
 def dissect(*paths: Path | str, check: bool = False, **how: Any) -> dict[str, pa.Table]:
-    """The tables of capture files; `how` goes to `Reading`, which is interpreted if not told otherwise.
+    """The tables of capture files; `how` goes to `Reading`, which is interpreted by default.
 
     A key log that lies beside a capture is used unless options are given.
     """

@@ -87,11 +87,11 @@ def test_tshark_sees_the_same_windows() -> None:
     command = ["tshark", "-r", str(capture), "-T", "fields", "-e", "frame.number"]
     command += [word for name in fields for word in ("-e", name)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    told = [[int(number), *lists] for number, *lists in (line.split("\t") for line in output.splitlines())]
+    reported = [[int(number), *lists] for number, *lists in (line.split("\t") for line in output.splitlines())]
     ours = rows(dissect(capture)["tcp_windows"])
     zero, full = ([row for row in ours if row["kind"] == kind] for kind in ("zero", "full"))
-    assert {row["start_packet"] for row in full} == {number for number, _, is_full in told if is_full}
+    assert {row["start_packet"] for row in full} == {number for number, _, is_full in reported if is_full}
     spans = [range(row["start_packet"], row["end_packet"]) for row in zero]
-    theirs = [number for number, is_zero, _ in told if is_zero]
+    theirs = [number for number, is_zero, _ in reported if is_zero]
     assert theirs and {span[0] for span in spans} <= set(theirs)
     assert all(any(number in span for span in spans) for number in theirs)

@@ -1,4 +1,4 @@
-"""What is carried over all connections together has a bound: what is beyond it is given up, and told."""
+"""What is retained of all connections together is bounded: what exceeds that is dropped, and reported."""
 
 import struct
 from collections.abc import Callable
@@ -46,9 +46,9 @@ def test_contents_left_open_on_many_channels(monkeypatch: pytest.MonkeyPatch) ->
     assert 50 < len(partial) < 99
     assert all(row["headers"] is None and row["exchange"] is None and row["body_hash"] for row in partial)
     assert messages[500]["exchange"] == "e", "the largest go first"
-    told = [row for row in rows(tables["anomalies"]) if row["code"] == "limit-reached"]
-    assert sum(int(row["detail"].split()[0]) for row in told) == sum(row["missing"] for row in partial)
-    assert len(told) < 5
+    reported = [row for row in rows(tables["anomalies"]) if row["code"] == "limit-reached"]
+    assert sum(int(row["detail"].split()[0]) for row in reported) == sum(row["missing"] for row in partial)
+    assert len(reported) < 5
     assert len(rows(tables["amqp091_frames"])) == len(rows(dissect_packets(said())["amqp091_frames"])) + 3 * 100
 
 
@@ -65,8 +65,8 @@ def test_bodies_kept_of_many_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {n for n, row in messages.items() if row["body"] is not None}
     assert {n: messages[n]["body"] for n in kept} == {n: bytes([n]) * 2_000 for n in kept - {21}} | {21: b"z" * 4_000}
     assert kept == {2, 3, 4, 5, 6, 7, 8, 21}
-    told = [row["channel"] for row in rows(tables["anomalies"]) if row["code"] == "limit-reached"]
-    assert sorted(told) == sorted(messages.keys() - kept)
+    reported = [row["channel"] for row in rows(tables["anomalies"]) if row["code"] == "limit-reached"]
+    assert sorted(reported) == sorted(messages.keys() - kept)
 
 
 def stage(reading: Reading) -> Any:
@@ -157,8 +157,8 @@ def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.M
     monkeypatch.setattr(limits, "REMEMBERED", 100_000)
     found, most = read(many(tmp_path, *REMEMBERED[what]), lambda reading: reading.dissector.accounting.total)
     assert 80_000 < most < 140_000
-    told = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
-    assert len(told) >= 2 and all("bytes of open connections were retained" in text for text in told)
+    reported = [row["detail"] for row in found["anomalies"] if row["code"] == "limit-reached"]
+    assert len(reported) >= 2 and all("bytes of open connections were retained" in text for text in reported)
     for size in (1_000, 5_000, 1 << 20):
         again = dissect(tmp_path / "many.pcap", batch_bytes=size)
         assert {name: sorted(map(str, again[name].to_pylist())) for name in found} == {
@@ -200,8 +200,8 @@ def test_files_that_were_read_leave_little(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.pcapng").write_bytes(data)
     reading = Reading(find([str(tmp_path)]), compiled=False)
-    told = [row for table, batch in reading for row in batch.to_pylist() if table == "anomalies"]
-    assert len(told) >= 150
+    reported = [row for table, batch in reading for row in batch.to_pylist() if table == "anomalies"]
+    assert len(reported) >= 150
     assert [len(seen.info.problems) for seen in reading.seen] == [1, 1, 1]
     assert not any(seen.info.secrets or seen.info.interfaces for seen in reading.seen)
 

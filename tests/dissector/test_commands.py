@@ -78,12 +78,12 @@ UNREADABLE: dict[str, tuple[bytes | None, str]] = {
 def test_what_cannot_be_read_is_one_line(
     command: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, told = UNREADABLE[name]
+    data, reported = UNREADABLE[name]
     if data is not None:
         (tmp_path / name).write_bytes(data)
     output = ["-o", str(tmp_path / "out")] if command == "dissect" else []
     line = fails(capsys, command, tmp_path / name, *output)
-    assert str(tmp_path / name) in line and told in line
+    assert str(tmp_path / name) in line and reported in line
     assert not (tmp_path / "out").exists()
 
 
@@ -108,10 +108,10 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_reported_and_the_others_are_r
     for command in (["frames"], ["handshakes"], ["handshakes", "--fail-on", "handshake"], ["dissect", "-o", "out"]):
         words = [str(tmp_path / word) if word == "out" else word for word in command]
         assert main([*words, str(tmp_path / given)]) == 2
-        told = capsys.readouterr().err.splitlines()
+        reported = capsys.readouterr().err.splitlines()
         why = "not a pcap or pcapng file (looks like text); skipped, the other files are read"
-        assert told[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
-        assert str(tmp_path / "c.pcap") in told[1]
+        assert reported[0] == f"amqpscope: {tmp_path / 'b.pcap'}: {why}"
+        assert str(tmp_path / "c.pcap") in reported[1]
     captures = {row["capture"]: row for row in pq.read_table(tmp_path / "out" / "captures").to_pylist()}
     assert {name: row["error"] for name, row in captures.items()} == {
         "a.pcap": None, "d.pcap": None, "b.pcap": "not a pcap or pcapng file (looks like text)",
@@ -146,9 +146,9 @@ def test_an_empty_file_beside_others_is_reported_and_the_others_are_read(
     (tmp_path / "a.pcap").write_bytes(SESSION.read_bytes())
     (tmp_path / "b.pcap").write_bytes(b"")
     assert main(["frames", str(tmp_path)]) == 0
-    told = capsys.readouterr()
-    assert told.out.count("\n") > 10
-    assert told.err == "amqpscope: b.pcap: the file is empty\n"
+    reported = capsys.readouterr()
+    assert reported.out.count("\n") > 10
+    assert reported.err == "amqpscope: b.pcap: the file is empty\n"
     assert main(["dissect", str(tmp_path), "-o", str(tmp_path / "out")]) == 0
     captures = pq.read_table(tmp_path / "out" / "captures").to_pylist()
     assert {row["capture"]: (row["packets"] > 0, row["truncated"]) for row in captures} == {
@@ -225,7 +225,7 @@ def test_a_capture_that_breaks_off_gives_what_came_before(missing: int, tmp_path
     assert "capture-truncated" in [row["code"] for row in table(tmp_path / "out", "anomalies").to_pylist()]
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0) -> list[str]:
+def reported(capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0) -> list[str]:
     """The lines on standard error."""
     capsys.readouterr()
     assert main([str(word) for word in words]) == status
@@ -236,7 +236,7 @@ def test_what_was_cut_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     path = tmp_path / "cut.pcap"
     path.write_bytes(SESSION.read_bytes()[:-3])
     for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
-        line = told(capsys, words[0], path, *words[1:])[-1]
+        line = reported(capsys, words[0], path, *words[1:])[-1]
         assert line.startswith("amqpscope: cut.pcap: truncated inside packet ")
         assert line.endswith("; everything before it was read")
 
@@ -254,7 +254,7 @@ def test_what_is_missing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_bytes(pcap([p for tape in (*tapes, foreign) for p in tape.packets]))
     missing = f"{3 * len(data)} bytes missing in 3 gaps of 2 connections; frames there are missing or partial"
     for command in ("frames", "handshakes"):
-        assert told(capsys, command, path) == [f"amqpscope: {missing}"]
+        assert reported(capsys, command, path) == [f"amqpscope: {missing}"]
 
 
 def test_why_there_are_no_frames_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,14 +269,14 @@ def test_why_there_are_no_frames_is_reported(tmp_path: Path, capsys: pytest.Capt
          "no frames in this time range; the capture has packets from 2023-11-14T22:13:20.000000000Z to "),
     ):  # fmt: skip
         path.write_bytes(pcap(packets, link=link, ns=True))
-        lines = told(capsys, "frames", path, *words)
+        lines = reported(capsys, "frames", path, *words)
         assert any(expected in line for line in lines), lines
 
 
 def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(MOST + 5):
         (tmp_path / f"{number:02}.pcap").write_bytes(SESSION.read_bytes()[: -3 - number])
-    lines = told(capsys, "frames", tmp_path)
+    lines = reported(capsys, "frames", tmp_path)
     assert len(lines) == MOST
     assert lines[-1].startswith("amqpscope: 6 more of that kind")
 
@@ -581,9 +581,9 @@ def test_no_secret_is_printed(form: str, capsys: pytest.CaptureFixture[str]) -> 
 def test_no_secret_is_written(tmp_path: Path) -> None:
     parts = [str(part) for c in CAPTURES if c.stem != "demo" for part in (c.glob("*.pcap") if c in SETS else [c])]
     assert main(["dissect", *parts, "-o", str(tmp_path / "out"), "--bodies", "full"]) == 0
-    told = repr([table(tmp_path / "out", name).to_pylist() for name in NAMES])
-    told += (tmp_path / "out" / "_amqpscope.json").read_text()
-    assert "connection.start-ok" in told and "redacted" in told
+    reported = repr([table(tmp_path / "out", name).to_pylist() for name in NAMES])
+    reported += (tmp_path / "out" / "_amqpscope.json").read_text()
+    assert "connection.start-ok" in reported and "redacted" in reported
     for secret in SECRETS:
-        assert secret not in told and repr(secret)[1:-1] not in told
-        assert secret.encode().hex() not in told
+        assert secret not in reported and repr(secret)[1:-1] not in reported
+        assert secret.encode().hex() not in reported

@@ -33,7 +33,10 @@ from tests.dissector.wire import (
     session,
 )  # fmt: skip
 
-QPID = ["qpid_multi_session.pcap", "qpid_props.pcap", "qpid_session_controls.pcap", "qpid_topology.pcap"]
+QPID = [
+    "qpid_multi_session.pcap", "qpid_props.pcap", "qpid_python_peers.pcap", "qpid_session_controls.pcap",
+    "qpid_topology.pcap",
+]  # fmt: skip
 """Of AMQP 0-10, of which `tests.dissector.amqp010` says what is in them."""
 RECORDED = [
     "interleaved_channels.pcap", "many_confirms.pcap", "orders_pika.pcap", "ipv6.pcap", "any_sll2.pcap",
@@ -246,8 +249,8 @@ def test_contents_are_not_joined_over_a_gap() -> None:
     tape.play([(CLIENT, b"".join(publish(b"behind", key="three")))])
     lost = len(BEGIN) + 4
     _, messages, _ = amqp([p for i, p in enumerate(tape.packets) if i != lost])
-    told = [(row["routing_key"], row["is_partial"], row["body_hash"] is None) for row in messages]
-    assert told == [("one", True, True), ("three", False, False)]
+    reported = [(row["routing_key"], row["is_partial"], row["body_hash"] is None) for row in messages]
+    assert reported == [("one", True, True), ("three", False, False)]
 
 
 def test_a_body_with_a_wrong_end_completes_no_message() -> None:
@@ -269,8 +272,8 @@ def test_a_quiet_connection_begun_in_the_middle_is_not_kept_waiting() -> None:
         tape.next[SERVER] += len(b"".join(deliver(n)))
         tape.play([(CLIENT, method(commands.Basic.Ack(delivery_tag=n)))])
     frames, _, _ = amqp(tape.packets)
-    told = [(row["from_client"], row["method"]) for row in frames if row["method"]]
-    assert told == [(False, "basic.deliver"), (True, "basic.ack")] * 5
+    reported = [(row["from_client"], row["method"]) for row in frames if row["method"]]
+    assert reported == [(False, "basic.deliver"), (True, "basic.ack")] * 5
 
 
 # Numbers of publishes
@@ -388,8 +391,8 @@ def test_ids_of_methods_have_sixteen_bits() -> None:
 
 def test_a_message_is_unfinished_when_its_last_frames_were_not_seen() -> None:
     _, whole = capture_of("broken_contents.pcap")
-    told = [(row["is_partial"], row["unfinished"]) for row in rows(whole["messages"])]
-    assert all(partial == unfinished for partial, unfinished in told)
-    assert {partial for partial, _ in told} == {True, False}
+    reported = [(row["is_partial"], row["unfinished"]) for row in rows(whole["messages"])]
+    assert all(partial == unfinished for partial, unfinished in reported)
+    assert {partial for partial, _ in reported} == {True, False}
     _, cut = capture_of("snapped.pcap")  # bytes of bodies are missing, their frames are not
     assert (True, False) in [(row["is_partial"], row["unfinished"]) for row in rows(cut["messages"])]

@@ -85,8 +85,8 @@ def test_a_proxys_header_is_skipped_exactly(proxy: str, ports: dict[int, str]) -
         tape = Tape()
         tape.say(CLIENT, first, cuts)
         row = connection(tape.play(rest).packets, ports)
-        told = ("protocol", "frames", "skipped_bytes", "handshake_stage")
-        assert [row[name] for name in told] == [expected[name] for name in told]
+        reported = ("protocol", "frames", "skipped_bytes", "handshake_stage")
+        assert [row[name] for name in reported] == [expected[name] for name in reported]
 
 
 def test_a_proxys_header_alone_is_nobodys() -> None:
@@ -147,11 +147,13 @@ def test_anomalies_of_connections_say_what_was_there() -> None:
     tape.play([(CLIENT, b"EHLO here\r\n" * 2)])
     tables = dissect_packets(tape.packets, check=True)
     by_port = {row["client_port"]: row["connection_id"] for row in rows(tables["connections"])}
-    told = {row["connection_id"]: (row["code"], row["severity"], row["detail"]) for row in rows(tables["anomalies"])}
-    code, severity, detail = told.pop(by_port[40000])
+    reported = {
+        row["connection_id"]: (row["code"], row["severity"], row["detail"]) for row in rows(tables["anomalies"])
+    }
+    code, severity, detail = reported.pop(by_port[40000])
     assert (code, severity) == ("version-mismatch", "error")
     assert "version" in detail
-    assert told == {by_port[40001]: ("stream-unrecognised", "note", "22 bytes")}
+    assert reported == {by_port[40001]: ("stream-unrecognised", "note", "22 bytes")}
 
 
 # logins

@@ -51,6 +51,24 @@ def test_a_segment_without_bytes_shows_that_bytes_are_missing(side: int) -> None
     assert lost(tape.packets, place) == (len(LAST[side]), ["tcp-gap"])
 
 
+@pytest.mark.parametrize("flags", [RST, RST | ACK])
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_a_reset_shows_that_bytes_are_missing(side: int, flags: int) -> None:
+    tape, place = ended(side)
+    tape.segment(side, flags=flags)
+    assert lost(tape.packets, place) == (len(LAST[side]), ["tcp-gap"])
+    tape, place = ended(side)
+    tape.segment(1 - side, flags=RST | ACK)
+    assert lost(tape.packets, place) == (len(LAST[side]), ["tcp-gap"])
+
+
+@pytest.mark.parametrize("ahead", [1 << 21, 1 << 30])
+def test_a_forged_reset_shows_nothing(ahead: int) -> None:
+    tape = Tape().play(BEGIN)
+    tape.segment(CLIENT, seq=tape.next[CLIENT] + ahead, ack=tape.next[SERVER] + ahead, flags=RST | ACK)
+    assert lost(tape.packets, len(tape.packets)) == (0, [])
+
+
 def test_a_whole_connection_lacks_nothing() -> None:
     for flags in (FIN, RST):
         tape = Tape().play(BEGIN).end(flags)

@@ -210,14 +210,14 @@ def test_fragments_may_lie_in_several_files(tmp_path: Path):
 def test_memory_is_bounded(kept, monkeypatch):
     monkeypatch.setattr(limits, "FRAGMENT_BYTES", 100_000)
     monkeypatch.setattr(limits, "FRAGMENTED_PACKETS", 150)
-    known, told = Fragments(), 0
+    known, reported = Fragments(), 0
     for ident in range(2000):
         for begin in (0, 8000, 16000):
             known.add(lone(ident % 65536, begin, data=bytes(kept)), ident, ident)
         assert known.cost <= 100_000 and len(known._known) <= 150
-        told += len(known.problems)
+        reported += len(known.problems)
         known.problems.clear()
-    assert told + known.finish() == 2000
+    assert reported + known.finish() == 2000
     assert known.cost == 0
 
 

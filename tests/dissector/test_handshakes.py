@@ -92,14 +92,14 @@ def of_client(stem: str, client: str) -> dict[str, Any]:
     return found[0]
 
 
-def told() -> Iterator[Any]:
+def reported() -> Iterator[Any]:
     for path in sorted(FOLDER.glob("*.golden.json")):
         stem = path.name.removesuffix(".golden.json")
         for row in golden(stem).get("handshakes", []):
             yield pytest.param(stem, row, id=f"{stem}-{row['client']}".replace(" ", "_"))
 
 
-@pytest.mark.parametrize(("stem", "written"), list(told()))
+@pytest.mark.parametrize(("stem", "written"), list(reported()))
 def test_the_verdict_is_what_was_done(stem: str, written: dict[str, Any]) -> None:
     row = of_client(stem, written["client"])
     cause = written["cause"]
@@ -191,7 +191,7 @@ def test_whatever_tcp_shows_no_verdict_comes_from_another_connection(shown: list
         assert remembering(record.ConnectionRecord(), one, ["a"]) == first
 
 
-def test_a_side_that_spoke_is_told_from_one_that_did_not() -> None:
+def test_a_side_that_spoke_differs_from_one_that_did_not() -> None:
     def tcp(sent_ns: int) -> Tcp:
         at = record.PacketRef(T0, 1, 0)
         client, server = Side(0, 1, at, "", None, sent_ns), Side(0, 0, None, "", None, 0)

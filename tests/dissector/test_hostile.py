@@ -202,10 +202,10 @@ def test_half_open_connections_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_
     tables = dissect(path, compiled=compiled, batch_bytes=20_000, check=True)
     found = rows(tables["connections"])
     assert len(found) == len({row["connection_id"] for row in found}) == 3000
-    told = rows(tables["anomalies"])
-    assert {row["code"] for row in told} == {"limit-reached"}
-    assert told[0]["packet"] == 1025
-    assert len(told) == 1 + (3000 - 1025) // 128
+    reported = rows(tables["anomalies"])
+    assert {row["code"] for row in reported} == {"limit-reached"}
+    assert reported[0]["packet"] == 1025
+    assert len(reported) == 1 + (3000 - 1025) // 128
 
 
 @pytest.mark.compiled

@@ -51,12 +51,12 @@ from amqpscope.dissector.kernels.kernel import call
 from tests.dissector.kernels import pick
 
 data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
-told = [call(pick, True, data, rows, 1), call(pick, True, data, rows, 1), "numba" in sys.modules]
+reported = [call(pick, True, data, rows, 1), call(pick, True, data, rows, 1), "numba" in sys.modules]
 try:
     call(pick, True, data, rows, 2)
 except IndexError as error:
-    told.append(str(error))
-print(json.dumps(told))
+    reported.append(str(error))
+print(json.dumps(reported))
 """
 
 
@@ -152,7 +152,7 @@ def test_without_the_compiler_kernels_are_interpreted_with_a_warning(monkeypatch
         assert call(pick, True, np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3), 1) == 2008
 
 
-def test_kernels_that_stay_interpreted_are_told(
+def test_kernels_that_stay_interpreted_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
@@ -189,11 +189,11 @@ def test_without_compiling_kernels_are_interpreted(tmp_path: Path) -> None:
 @pytest.mark.compiled
 @pytest.mark.parametrize("data", [b"", b"?", marshal.dumps(7), marshal.dumps((1, 2)), marshal.dumps((1, 2, 3, 4))])
 def test_code_of_another_shape_is_made_anew(data: bytes, tmp_path: Path) -> None:
-    told = in_a_process_of_its_own(tmp_path)
+    reported = in_a_process_of_its_own(tmp_path)
     (file,) = tmp_path.rglob("pick.*")
     file.write_bytes(hashlib.sha256(data).digest() + data)
-    assert in_a_process_of_its_own(tmp_path) == told
-    assert in_a_process_of_its_own(tmp_path) == [*told[:2], False, told[3]]
+    assert in_a_process_of_its_own(tmp_path) == reported
+    assert in_a_process_of_its_own(tmp_path) == [*reported[:2], False, reported[3]]
 
 
 @pytest.mark.compiled

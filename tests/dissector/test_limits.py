@@ -1,18 +1,27 @@
-"""Limits over all connections: each is reported where it decides about rows, once."""
+"""Limits are reported where they decide about rows; those of a connection leave all others alone."""
 
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 
+from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.tls.stage import Tls
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.runs import dissect, rows
+from tests.dissector.runs import dissect, dissect_packets, rows
 from tests.dissector.wire import CLIENT, Tape, handshake, method, opening, publish
 
 BEGIN = [*handshake(), *opening(1)]
+HALVES = [publish(bytes([n]) * 200, n, largest=100) for n in range(1, 12)]
+GREEDY: dict[str, tuple[int, bytes]] = {
+    "FRAGMENTS_PER_CONNECTION": (8, b"".join(publish(headers={"key": "x" * 300}))),
+    "CONTENTS_PER_CONNECTION": (200, b"".join(frames[step] for step in range(4) for frames in HALVES)),
+    "BODIES_PER_CONNECTION": (1_000, b"".join(frames[step] for step in range(4) for frames in HALVES)),
+    "PENDING_PER_CONNECTION": (4, b"".join(method(commands.Basic.Get(queue="q")) for _ in range(6))),
+}
+"""A small limit of a connection, and what one sends that exceeds it."""
 
 
 def reported(folder: Path, packets: list[Packet]) -> list[str]:
@@ -22,6 +31,28 @@ def reported(folder: Path, packets: list[Packet]) -> list[str]:
     return [row["detail"] for row in rows(dissect(path)["anomalies"]) if row["code"] == "limit-reached"]
 
 
+@pytest.mark.parametrize("limit", GREEDY)
+def test_limits_of_a_connection_leave_others_alone(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, data = GREEDY[limit]
+    greedy = Tape().play(BEGIN)
+    greedy.say(CLIENT, data, range(20, len(data), 20))
+    greedy.end()
+    modest = Tape(port=40_001).play([*BEGIN, (CLIENT, b"".join(publish(b"y" * 50, 1))), (CLIENT, data[:40])]).end()
+    packets = sorted([*greedy.packets, *modest.packets], key=lambda packet: packet.ts_ns)
+
+    def found(packets: list[Packet]) -> list[str]:
+        """All rows, without numbers of packets: these count the packets of other connections as well."""
+        made = dissect_packets(packets, options=Options(bodies="full"))
+        some = [row for table in ("amqp091_frames", "messages", "anomalies") for row in rows(made[table])]
+        return [str({key: value for key, value in row.items() if "packet" not in key}) for row in some]
+
+    usual = found(modest.packets)
+    monkeypatch.setattr(limits, limit, most)
+    alone, both = found(greedy.packets), found(packets)
+    assert any("'limit-reached'" in row for row in alone) or limit.startswith("PENDING")
+    assert sorted(both) == sorted([*alone, *usual])
+
+
 def test_consumers_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     consumes = [(CLIENT, method(commands.Basic.Consume(queue="q", consumer_tag=f"c{n}"))) for n in range(6)]
     packets = Tape().play([*BEGIN, *consumes, *consumes]).end().packets
@@ -29,6 +60,9 @@ def test_consumers_without_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(limits, "PENDING", 4)
     (text,) = reported(tmp_path, packets)
     assert "no_ack" in text
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "PENDING_PER_CONNECTION", 4)
+    assert reported(tmp_path, packets) == [text]
 
 
 def test_bytes_searched_for_the_next_frame(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

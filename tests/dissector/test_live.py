@@ -215,13 +215,13 @@ def test_lines_come_while_the_pipe_is_open() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
-    """And told before: frames of which nobody knows whose they are."""
+    """And reported before: frames whose connection is not known."""
     tape = begun(25_999).play([(CLIENT, HEARTBEAT), (CLIENT, HEARTBEAT + HEARTBEAT)])
     with program("frames", "-") as running:
         running.say(pcap(spread(tape.packets)))
-        told = running.lines(1, errors=True)
+        reported = running.lines(1, errors=True)
         status, out, errors = running.end(number)
-    assert told == [
+    assert reported == [
         b"amqpscope: 10.0.0.1:40000 -> 10.0.0.2:25999 was under way when the capture began; "
         b"its frames are shown when more bytes arrive"
     ]
@@ -233,9 +233,9 @@ def test_what_waits_for_a_missing_packet_is_reported_and_printed_at_the_end() ->
     tape.packets.pop(-2)
     with program("frames", "-") as running:
         running.say(pcap(spread(tape.packets)))
-        told = running.lines(1, errors=True)
+        reported = running.lines(1, errors=True)
         status, out, errors = running.end(signal.SIGINT)
-    assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for bytes that the capture may have missed" in told[0]
+    assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for bytes that the capture may have missed" in reported[0]
     assert (status, out.count(b"basic.publish")) == (0, 2)
     assert b"missing in 1 gap of 1 connection" in errors
 

@@ -36,7 +36,7 @@ def write(folder: Path, **files: list[Packet]) -> list[str]:
     return [str(folder / f"{name}.pcap") for name in files]
 
 
-def told(tables: dict[str, Any]) -> dict[str, list[Row]]:
+def reported(tables: dict[str, Any]) -> dict[str, list[Row]]:
     """All that does not depend on where and when it was seen."""
     return {
         "frames": rows(tables["amqp091_frames"], *TIMED, *WHERE),
@@ -73,11 +73,22 @@ def without(packets: list[Packet], lost: set[int]) -> list[Packet]:
 
 @pytest.fixture(scope="module")
 def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    return told(dissect(*write(tmp_path_factory.mktemp("whole"), whole=SESSION)))
+    return reported(dissect(*write(tmp_path_factory.mktemp("whole"), whole=SESSION)))
 
 
 INNER = st.sets(st.integers(3, len(SESSION) - 4), max_size=12)
 """Packets but those of the beginning and the end."""
+
+
+@pytest.mark.parametrize(("offset_s", "times"), [(5, 1), (100, 2)])
+def test_rows_that_are_there_twice_for_want_of_a_common_clock_are_reported(
+    offset_s: int, times: int, tmp_path: Path, undamaged: dict[str, list[Row]]
+) -> None:
+    """Clocks differ by more than a closed connection is waited for."""
+    tables = dissect(*write(tmp_path, one=SESSION, two=moved(SESSION, offset_s * SECOND)))
+    assert len(rows(tables["amqp091_frames"])) == times * len(undamaged["frames"])
+    found = [(row["code"], row["first_capture"]) for row in rows(tables["anomalies"])]
+    assert found == [("connection-twice", "two.pcap")] * (times - 1)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -91,7 +102,7 @@ def test_two_capture_points_give_one_connection(
     one, two = without(SESSION, lost[0]), moved(without(SESSION, lost[1] - lost[0]), offset * STEP)
     paths = write(tmp_path, one=one, two=two)
     tables = dissect(*paths, check=True)
-    assert told(tables) == undamaged
+    assert reported(tables) == undamaged
     times = {packet.ts_ns for packet in (two if offset < 0 else one)}
     assert {row["ts_ns"] for row in rows(tables["amqp091_frames"])} <= times
     (row,) = rows(tables["connections"])
@@ -119,7 +130,7 @@ def test_capture_points_compiled(tmp_path: Path, undamaged: dict[str, list[Row]]
     paths = write(tmp_path, one=without(SESSION, {9, 14}), two=moved(without(SESSION, {11, 20}), 5 * STEP))
     expected = dissect(*paths)
     found = dissect(*paths, compiled=True)
-    assert each_side(told(found)) == each_side(undamaged)
+    assert each_side(reported(found)) == each_side(undamaged)
     assert {name: table.to_pylist() for name, table in found.items()} == {
         name: table.to_pylist() for name, table in expected.items()
     }
@@ -176,7 +187,7 @@ def test_each_direction_at_a_point_of_its_own(side: int, tmp_path: Path, undamag
     mine = [packet.data[34:36] == (40000).to_bytes(2, "big") for packet in SESSION]
     one = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client == (side == CLIENT)]
     two = [packet for packet, is_client in zip(SESSION, mine, strict=True) if is_client != (side == CLIENT)]
-    found = told(dissect(*write(tmp_path, one=one, two=moved(two, STEP))))
+    found = reported(dissect(*write(tmp_path, one=one, two=moved(two, STEP))))
     names = ("from_client", "method", "frame_type", "channel", "size")
     assert sorted(str([row[n] for n in names]) for row in found["frames"]) == sorted(
         str([row[n] for n in names]) for row in undamaged["frames"]
@@ -188,7 +199,7 @@ def test_files_of_a_set_are_one_sequence(overlap: int, tmp_path: Path, undamaged
     """Also when the second begins with packets that the first has, too."""
     paths = write(tmp_path, a1=SESSION[:30], a2=SESSION[30 - overlap :])
     tables = dissect(*paths)
-    assert told(tables) == undamaged
+    assert reported(tables) == undamaged
     (row,) = rows(tables["connections"])
     assert (row["vantage"], row["retransmitted_bytes"]) == ("a1.pcap", 0)
 
@@ -200,7 +211,7 @@ def test_files_that_overlap_by_more_than_connections_linger(tmp_path: Path) -> N
     half = len(packets) // 120
     whole = dissect(*write(tmp_path, whole=packets))
     parts = dissect(*write(tmp_path, a=packets[: 100 * half], b=packets[30 * half :]))
-    assert told(parts) == told(whole)
+    assert reported(parts) == reported(whole)
     assert len(rows(parts["connections"])) == 120
 
 
@@ -211,7 +222,7 @@ def test_where_a_capture_point_ends_another_goes_on(tmp_path: Path) -> None:
     rest.play([(CLIENT, b"".join(publish(b"late"))), (SERVER, method(commands.Basic.Ack(delivery_tag=9)))]).end()
     whole = dissect(*write(tmp_path, whole=tape.packets + rest.packets))
     found = dissect(*write(tmp_path, one=tape.packets, two=moved(tape.packets + rest.packets, 5 * STEP)))
-    assert told(found) == told(whole)
+    assert reported(found) == reported(whole)
 
 
 def test_another_point_goes_on_until_the_own_one_returns(tmp_path: Path) -> None:
@@ -284,8 +295,8 @@ def test_fragments_are_put_together_at_each_capture_point(
         (n + 8) // 2 for n in lost}), STEP // 4)]  # fmt: skip
     found = dissect(*write(tmp_path, one=one, two=two), batch_bytes=batch_bytes)
     expected = dissect(*write(tmp_path, w_one=whole[0], w_two=whole[1]))
-    told_of = [{**told(tables), "anomalies": []} for tables in (found, expected)]
-    assert told_of[0] == told_of[1]
+    reported_by = [{**reported(tables), "anomalies": []} for tables in (found, expected)]
+    assert reported_by[0] == reported_by[1]
     counts = ("packets", "duplicated_bytes", "retransmitted_bytes", "lost_bytes")
     assert [[row[n] for n in counts] for row in rows(found["connections"])] == [
         [row[n] for n in counts] for row in rows(expected["connections"])

@@ -178,6 +178,21 @@ def test_the_first_frame_tells_the_draft_from_the_final_protocol(turns: list[Tur
         ]
 
 
+@pytest.mark.parametrize("port", [5672, 25_999])
+def test_the_draft_is_recognised_in_the_middle(port: int) -> None:
+    """By a method that no other version has; what came just before is decoded as well."""
+    version = spec.load("amqp-0-10-draft")
+    names = ["message.transfer", "message.ok", "execution.complete", "queue.bind"]
+    tape = Tape(syn=False, server_port=port)
+    for name in names * 2:
+        method = version.method(name)
+        tape.say(CLIENT if method.from_client else SERVER, raw(1, 1, encoded(method)[0]))
+    found = dissect_packets(tape.end().packets)
+    assert [row["method"] for row in rows(found["amqp091_frames"])] == names * 2
+    [connection] = rows(found["connections"])
+    assert connection["protocol"] == "amqp-0-10-draft"
+
+
 def test_the_preview_is_recognised() -> None:
     tape = Tape().play([(CLIENT, b"AMQP\x01\x01\x63\x00"), (SERVER, b"AMQP\x01\x01\x63\x00" + bytes(40))])
     found = dissect_packets(tape.end().packets)

@@ -5,7 +5,10 @@ import pytest
 from tests.captures.damage.verdicts import judged
 from tests.dissector.runs import FOLDER
 
-RECORDED = ("failed_handshakes", "refused_opens", "refused_tunings", "stream_refusals", "thrown_out", "orders_pika")
+RECORDED = (
+    "failed_handshakes", "refused_opens", "refused_tunings", "stream_refusals", "thrown_out", "orders_pika",
+    "tls_failures",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -23,7 +23,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
-def told(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
+def reported(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
     """All that does not depend on how the bytes were cut into packets."""
     return {
         "frames": rows(tables["amqp091_frames"], *TIMED),
@@ -36,7 +36,7 @@ def told(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, list[Row]]:
     """One segment a turn."""
-    found = told(dissect_packets(Tape().play(SESSION).end().packets, check=True))
+    found = reported(dissect_packets(Tape().play(SESSION).end().packets, check=True))
     assert len(found["frames"]) > 60 and len(found["messages"]) == 8
     assert not found["anomalies"]
     return found
@@ -71,13 +71,13 @@ def disturbed(draw: st.DrawFn, isn: tuple[int, int] = (1000, 2000)) -> list[Pack
 
 @given(packets=disturbed())
 def test_segmentation_and_disorder_do_not_change_rows(packets: list[Packet], undisturbed: dict[str, list[Row]]) -> None:
-    assert told(dissect_packets(packets)) == undisturbed
+    assert reported(dissect_packets(packets)) == undisturbed
 
 
 @settings(max_examples=20)
 @given(packets=st.integers(-5000, 5000).flatmap(lambda n: disturbed(isn=(n % 2**32, (n + 2**31) % 2**32))))
 def test_sequence_numbers_may_wrap(packets: list[Packet], undisturbed: dict[str, list[Row]]) -> None:
-    for mine, theirs in zip(told(dissect_packets(packets)).values(), undisturbed.values(), strict=True):
+    for mine, theirs in zip(reported(dissect_packets(packets)).values(), undisturbed.values(), strict=True):
         assert [r | {"connection_id": 0} for r in mine] == [r | {"connection_id": 0} for r in theirs]
 
 
@@ -116,7 +116,7 @@ def test_bytes_one_by_one(undisturbed: dict[str, list[Row]]) -> None:
     tape = Tape()
     for side, raw in SESSION:
         tape.say(side, raw, range(len(raw)))
-    assert told(dissect_packets(tape.end().packets)) == undisturbed
+    assert reported(dissect_packets(tape.end().packets)) == undisturbed
 
 
 def test_an_initial_sequence_number_names_the_connection() -> None:

@@ -284,8 +284,8 @@ def test_one_byte_is_singular() -> None:
     tape = Tape().play(BEGIN)
     tape.next[CLIENT] += 1
     tape.say(CLIENT, published(b"behind") * 3)
-    told = [row["detail"] for row in rows(dissect_packets(tape.packets)["anomalies"])]
-    assert "1 byte not captured, among them the header of the next frame" in told
+    reported = [row["detail"] for row in rows(dissect_packets(tape.packets)["anomalies"])]
+    assert "1 byte not captured, among them the header of the next frame" in reported
 
 
 def test_a_first_copy_that_differs_is_reported() -> None:
@@ -295,11 +295,11 @@ def test_a_first_copy_that_differs_is_reported() -> None:
     tape.segment(CLIENT, data[20:], seq=at + 20)
     tape.segment(CLIENT, data[10:20] + bytes(len(data) - 20), seq=at + 10)
     tape.segment(CLIENT, data[:10], seq=at)
-    (told,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
-    assert (told["code"], told["packet"], told["from_client"]) == ("overlap-mismatch", 13, True)
+    (reported,) = rows(dissect_packets(tape.packets, check=True)["anomalies"])
+    assert (reported["code"], reported["packet"], reported["from_client"]) == ("overlap-mismatch", 13, True)
     different = sum(byte != 0 for byte in data[20:])
-    assert told["detail"] == f"{different} bytes unlike those that came first"
-    assert told["offset"] == at + 10 - 1001
+    assert reported["detail"] == f"{different} bytes unlike those that came first"
+    assert reported["offset"] == at + 10 - 1001
 
 
 @pytest.mark.parametrize("v6", [False, True])

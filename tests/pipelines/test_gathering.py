@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from amqpscope.errors import Error
+from amqpscope.pipelines import engine, waves
 from amqpscope.pipelines.buckets import Buckets, Pile
-from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.gathering import SPAN, Gathered
-from amqpscope.pipelines.here import FIRST, THEN
+from amqpscope.pipelines.here import FIRST, THEN, walk_folder
 from amqpscope.pipelines.statistics import needs_of
 from tests.dissector.runs import FOLDER, dissect
 
@@ -57,16 +58,16 @@ def test_a_pile_gives_back_all_rows(room):
 
 
 def statistics(tables: dict[str, pa.Table], room: int, complete: bool, span: int = SPAN) -> dict[str, Counter[str]]:
-    engine = Engine()
-    engine.gathered = Gathered(needs_of(engine.chains), room=room, span=span)
-    engine._keyed = Pile("key", room)
+    whole = engine.Engine()
+    whole.gathered = Gathered(needs_of(whole.chains), room=room, span=span)
+    whole._keyed = Pile("key", room)
     found: dict[str, Counter[str]] = {}
     for name in FIRST + THEN:
-        rows = tables[name].select(engine.columns(name))
+        rows = tables[name].select(whole.columns(name))
         for first in range(0, len(rows), 200) or (0,):
-            engine.add(engine.prepare(name, rows.slice(first, 200)))
+            whole.add(whole.prepare(name, rows.slice(first, 200)))
     note = {"complete": complete}
-    engine.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), note)
+    whole.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), note)
     return found
 
 
@@ -80,3 +81,21 @@ def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, t
         tables["connections"] = tables["connections"].slice(0, 0)
     assert statistics(tables, 50_000, complete, span) == statistics(tables, 1 << 30, complete)
     assert not list(Path(tmp_path).iterdir())
+
+
+@pytest.mark.parametrize("name", ["demo", "failed_handshakes", "lossy_link", "stream_chunks"])
+@pytest.mark.parametrize("room", [1 << 30, 50_000])
+def test_connections_that_are_complete_are_walked_over_before_the_others(name, room, monkeypatch, tmp_path):
+    tables = dissect(FOLDER / f"{name}.pcap")
+    for table, rows in tables.items():
+        (tmp_path / table).mkdir()
+        with pa.ipc.new_file(tmp_path / table / "part-0.arrow", rows.schema) as file:
+            file.write_table(rows, max_chunksize=200)
+    monkeypatch.setattr(waves, "LEAST", 0)
+    monkeypatch.setattr(engine, "Gathered", partial(Gathered, room=room))
+    left: list[int] = []
+    monkeypatch.setattr(waves.Waves, "over", lambda _, held: left.append(held))
+    found: dict[str, Counter[str]] = {}
+    walk_folder(tmp_path, lambda table, rows: found.setdefault(table, Counter()).update(map(repr, rows.to_pylist())))
+    assert found == statistics(tables, 1 << 30, True)
+    assert left

@@ -13,12 +13,14 @@ from amqpscope.pipelines.gathering import Gathered
 from amqpscope.pipelines.here import FIRST, THEN
 from amqpscope.pipelines.merging import merged, wanted
 from amqpscope.pipelines.statistics import needs_of
-from amqpscope.pipelines.walks.events import FRAMES, prepared
+from amqpscope.pipelines.walks.event_rows import prepared
+from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010
 from amqpscope.pipelines.walks.walk import Needs
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.pipelines.scenario import Connection, arrow
+from tests.pipelines.walks.sessions010 import Peers, tables_of
 
-ALL = {FRAMES: Needs()}
+ALL = {FRAMES: Needs(), FRAMES_010: Needs()}
 either_way = pytest.mark.parametrize("compiled", [False, True])
 
 
@@ -148,6 +150,18 @@ def test_it_stays_where_somebody_could_tell(change: Callable[[Connection], None]
 
 
 @either_way
+@pytest.mark.parametrize("channel", [1, 2])
+def test_bytes_of_content_go_to_the_next_of_their_channel(channel: int, compiled: bool):
+    peers = Peers(1)
+    for from_client in (False, True, True, True):
+        peers.control(from_client, None, segment_type="body", size=22, ts_ns=2000, first_ts_ns=2000)
+    peers.frames[-1]["channel"] = channel
+    rows = prepared(FRAMES_010, tables_of(peers)["amqp010_frames"].drop_columns("content_size"))
+    found = merged(rows, wanted([{}], FRAMES_010), pa.array([], pa.int64()), compiled)
+    assert found["content_size"].to_pylist() == ([10, 10, 20] if channel == 1 else [10, 10, 10, 10])
+
+
+@either_way
 def test_it_stays_where_frames_may_be_missing(compiled: bool):
     c = talk()
     assert kept(c, compiled, (c.id,)) == [0, 1, 2, 3, 4]
@@ -165,8 +179,11 @@ def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[st
 
 @pytest.mark.parametrize(
     "name",
-    ["many_confirms", "prefetch", "recover", "failed_handshakes", "gets", "failed_calls", "publish_behind_close"],
-)
+    [
+        "many_confirms", "prefetch", "recover", "failed_handshakes", "gets", "failed_calls", "publish_behind_close",
+        "qpid_flow_credit", "qpid_messaging", "qpid_python_peers",
+    ],
+)  # fmt: skip
 def test_no_row_of_a_recording_shows_it(name):
     recording = Recording.of(FOLDER / f"{name}.pcap")
     captures = [recording.tables] + [

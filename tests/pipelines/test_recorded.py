@@ -87,8 +87,8 @@ def test_numbers_of_publishes_are_derived_where_the_capture_begins_in_the_middle
     """The scenario sent three before it."""
     clients, found = statistics
     rows = found["confirms"][clients["begun_before"]["producer"]]
-    told = [(row["publish_seq"], row["numbered_by"], row["outcome"], row["latency_ns"]) for row in rows]
-    assert told == [(number, "inferred", "ack", None) for number in range(4, 11)]
+    reported = [(row["publish_seq"], row["numbered_by"], row["outcome"], row["latency_ns"]) for row in rows]
+    assert reported == [(number, "inferred", "ack", None) for number in range(4, 11)]
 
 
 @pytest.mark.parametrize("name", [n for n, g in goldens().items() if "flow_control" in g])

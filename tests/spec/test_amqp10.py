@@ -29,8 +29,8 @@ def test_performatives() -> None:
 
 
 def test_it_can_be_asked_for() -> None:
-    told = "\n".join(describe.describe("amqp-1.0", spec.load()))
-    assert "application-properties" in told
-    assert "transfer" in told
+    reported = "\n".join(describe.describe("amqp-1.0", spec.load()))
+    assert "application-properties" in reported
+    assert "transfer" in reported
     fields = "\n".join(describe.describe("properties", spec.load()))
     assert "absolute-expiry-time" in fields

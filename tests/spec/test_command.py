@@ -200,9 +200,9 @@ def test_a_stale_page_is_reported(tmp_path, monkeypatch, capsys):
     reference.PAGE.write_text(reference.PAGE.read_text().replace("basic.publish", "basic.pubish"))
     capsys.readouterr()
     assert reference.main(["--check"]) == 1
-    told = capsys.readouterr().err
-    assert "+#### basic.publish" in told
-    assert told.endswith("is stale: run python -m amqpscope.spec.reference\n")
+    reported = capsys.readouterr().err
+    assert "+#### basic.publish" in reported
+    assert reported.endswith("is stale: run python -m amqpscope.spec.reference\n")
 
 
 def test_312_closes_nothing(show):

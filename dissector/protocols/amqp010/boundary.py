@@ -50,18 +50,33 @@ def method_at(data: Array, p: int, kind: int, methods: Array) -> int:
 
 
 @kernel
+def wrong_byte(head: Array, p: int) -> int:
+    """Return which byte of the head at p is none that the protocol has, or contradicts others; -1: all are right."""
+    flags, kind = i64(head[p]), i64(head[p + 1])
+    if flags >= FLAGS:
+        return 0
+    if kind > BODY:
+        return 1
+    if be16(head, p + 2) < HEAD_BYTES:
+        return 2
+    if i64(head[p + 4]) != 0:
+        return 4
+    if i64(head[p + 5]) != (0 if kind == CONTROL else 1):
+        return 5
+    if be32(head, p + 8) != 0:
+        return 8
+    if (flags & FIRST_SEGMENT != 0) != (kind <= COMMAND) or (kind in (CONTROL, BODY) and flags & LAST_SEGMENT == 0):
+        return 0
+    return -1
+
+
+@kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
     """Return the size of the frame that may begin at p, wherever it ends; -1 when none can. A head must be there."""
-    flags, kind = i64(data[p]), i64(data[p + 1])
-    size = be16(data, p + 2)
-    if flags >= FLAGS or kind > BODY or size < HEAD_BYTES:
+    if wrong_byte(data, p) >= 0:
         return -1
-    if be16(data, p + 4) != (0 if kind == CONTROL else 1) or be32(data, p + 8) != 0:
-        return -1
-    first = flags & FIRST_SEGMENT != 0
-    if first != (kind in (CONTROL, COMMAND)) or (kind in (CONTROL, BODY) and flags & LAST_SEGMENT == 0):
-        return -1
-    if first and flags & FIRST_FRAME != 0 and end - p >= HEAD_BYTES + 2:
+    flags, kind, size = i64(data[p]), i64(data[p + 1]), be16(data, p + 2)
+    if flags & BEGINS == BEGINS and end - p >= HEAD_BYTES + 2:
         if flags & LAST_FRAME != 0 and size < HEAD_BYTES + (4 if kind == CONTROL else 6):
             return -1
         if size >= HEAD_BYTES + 2 and method_at(data, p + HEAD_BYTES, kind, methods) < 0:

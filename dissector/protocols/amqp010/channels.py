@@ -30,7 +30,7 @@ def channel_row(of: Channels, senders: Array, client: int, slot: int, number: in
 
 @kernel
 def certainty(before: int, how: int) -> int:
-    """Return how sure it is that frames may be lost, after a gap of which LOST or FOUND is said."""
+    """Return how sure it is that frames may be lost, after a gap that is LOST or FOUND."""
     if how == LOST:
         return DOUBTFUL if before == 0 else SURE
     return 0 if before == DOUBTFUL else before

@@ -17,7 +17,8 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Track,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+from amqpscope.dissector.protocols.emitting import put_fault
+from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
 
 
 @kernel
@@ -28,7 +29,8 @@ def assembly_fault(of: Channels, frames: Array, i: int, code: int, value: int) -
         return
     for k in range(Place.WIDTH):
         of.faults[k, n] = frames[k, i]
-    put_fault(of, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    put_fault(of.faults, n, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    of.assembly[Assembly.FAULTS] = n + 1
 
 
 @kernel
@@ -38,17 +40,7 @@ def unfinished_fault(of: Channels, k: int, side: int, code: int, value: int) -> 
     if n >= of.faults.shape[1]:
         return
     put_track(of.faults, n, of, k, side)
-    put_fault(of, code, value, of.channels[k // 4, Channel.CHANNEL], -1)
-
-
-@kernel
-def put_fault(of: Channels, code: int, value: int, channel: int, pos: int) -> None:
-    """Write what a fault has besides its place."""
-    faults, n = of.faults, of.assembly[Assembly.FAULTS]
-    faults[Fault.CODE, n] = code
-    faults[Fault.VALUE, n] = value
-    faults[Fault.CHANNEL, n] = channel
-    faults[Fault.POS, n] = pos
+    put_fault(of.faults, n, code, value, of.channels[k // 4, Channel.CHANNEL], -1)
     of.assembly[Assembly.FAULTS] = n + 1
 
 
@@ -101,11 +93,14 @@ def touch(of: Channels, frames: Array, i: int, k: int) -> None:
 @kernel
 def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     """Keep bytes of a segment that goes on; 0 when a limit forbids it."""
-    tracks, payloads, assembly = of.tracks, of.payloads, of.assembly
+    tracks, payloads, usage, assembly = of.tracks, of.payloads, of.usage, of.assembly
+    slot = of.channels[k // 4, Channel.SLOT]
     if (
         of.free_payloads[0] == 0
         or tracks[k, Track.CHAINED] + length > limits.PAYLOAD
-        or assembly[Assembly.CHAINED] + length > limits.CONTENTS
+        or usage[slot, Usage.PAYLOADS] >= limits.FRAGMENTS_PER_CONNECTION
+        or usage[slot, Usage.HELD] + length > limits.CONTENTS_PER_CONNECTION
+        or assembly[Assembly.HELD] + length > limits.CONTENTS
     ):
         return 0
     payload = take_row(of.free_payloads)
@@ -119,7 +114,9 @@ def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
         payloads[tracks[k, Track.CHAIN_END], Payload.NEXT] = payload
     tracks[k, Track.CHAIN_END] = payload
     tracks[k, Track.CHAINED] += length
-    assembly[Assembly.CHAINED] += length
+    usage[slot, Usage.PAYLOADS] += 1
+    usage[slot, Usage.HELD] += length
+    assembly[Assembly.HELD] += length
     assembly[Assembly.LONGEST] = max(assembly[Assembly.LONGEST], tracks[k, Track.CHAINED])
     return 1
 
@@ -147,12 +144,15 @@ def join_payloads(of: Channels, k: int, data: Array) -> int:
 @kernel
 def drop_payloads(of: Channels, k: int) -> None:
     """Give back the payloads of a segment."""
+    slot = of.channels[k // 4, Channel.SLOT]
     payload = of.tracks[k, Track.CHAIN]
     while payload >= 0:
         of.payloads[payload, Payload.USED] = 0
+        of.usage[slot, Usage.PAYLOADS] -= 1
         give_row(of.free_payloads, payload)
         payload = of.payloads[payload, Payload.NEXT]
-    of.assembly[Assembly.CHAINED] -= of.tracks[k, Track.CHAINED]
+    of.usage[slot, Usage.HELD] -= of.tracks[k, Track.CHAINED]
+    of.assembly[Assembly.HELD] -= of.tracks[k, Track.CHAINED]
     of.tracks[k, Track.CHAIN] = -1
     of.tracks[k, Track.CHAINED] = 0
 
@@ -166,7 +166,8 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
         tracks[k, Track.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k // 2, data, offset, length)
-    return keep_bytes(tracks, k, of.kept, of.assembly, offset, length)
+    slot = of.channels[k // 4, Channel.SLOT]
+    return keep_bytes(tracks, k, of.kept, of.assembly, of.usage, slot, offset, length)
 
 
 @kernel
@@ -210,4 +211,5 @@ def end_track(of: Channels, k: int) -> None:
     if of.tracks[k, Track.CHAIN] >= 0:
         drop_payloads(of, k)
     of.assembly[Assembly.KEEPING] -= of.tracks[k, Track.KEPT]
+    of.usage[of.channels[k // 4, Channel.SLOT], Usage.KEEPING] -= of.tracks[k, Track.KEPT]
     of.tracks[k, Track.USED] = 0

@@ -8,21 +8,30 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.protocols.amqp010 import boundary
-from amqpscope.dissector.protocols.amqp010.boundary import content_length, method_at
+from amqpscope.dissector.protocols.amqp010.boundary import content_length, method_at, wrong_byte
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
     CONTROL,
-    FLAGS,
     HEAD_BYTES,
     HEADER,
     HEADER_BYTES,
+    IDS_BYTES,
+    LARGEST,
     LAST_FRAME,
     LAST_SEGMENT,
     OPENS,
     PROTOCOL_HEADER,
-    TRACKS,
+    TUNES,
     WHOLE,
+)
+from amqpscope.dissector.protocols.amqp010.lengths import (
+    check_length,
+    expected_rest,
+    is_doubtful,
+    may_be_body,
+    may_be_of_body,
+    may_be_over,
 )
 from amqpscope.dissector.protocols.amqp010.state import (
     FOUND,
@@ -38,16 +47,10 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Sender,
     Span,
 )
-from amqpscope.dissector.protocols.framing import (
-    end_frame,
-    frame_fault,
-    keep_payload,
-    lose,
-    put_first,
-    put_place,
-    put_span,
-    put_together,
-)
+from amqpscope.dissector.protocols.boundaries import end_frame, lose
+from amqpscope.dissector.protocols.doubt import agree, doubt, lose_after_head, other_protocol
+from amqpscope.dissector.protocols.emitting import frame_fault, put_first, put_place, put_span
+from amqpscope.dissector.protocols.payloads import keep_payload, put_together
 from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Announced, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk
@@ -56,30 +59,18 @@ PROTOCOL = 0x414D5150
 """`AMQP`, with which a protocol header begins."""
 NEVER = 1 << 62
 """A position that no stream comes to."""
+SMALL = 4_096
+"""The least that peers may agree upon as the size of the largest frame (MIN-MAX-FRAME-SIZE)."""
+TLS_ALERT, ALERT_BYTES = 0x15, 7
+"""The first byte and the size of a TLS alert, which a proxy may send and which is shorter than a head."""
 
 
 @kernel
 def head_bytes(byte: int) -> int:
-    """Return a protocol header has no other head than its eight bytes."""
+    """Return the size of the head that begins with this byte: a protocol header is nothing but its head."""
+    if byte == TLS_ALERT:
+        return ALERT_BYTES
     return HEADER_BYTES if byte == PROTOCOL_HEADER else HEAD_BYTES
-
-
-@kernel
-def wrong_byte(head: Array, p: int) -> int:
-    """Return which byte of the head at p is none that the protocol has; -1: all are right."""
-    if i64(head[p]) >= FLAGS:
-        return 0
-    if i64(head[p + 1]) > BODY:
-        return 1
-    if be16(head, p + 2) < HEAD_BYTES:
-        return 2
-    if i64(head[p + 4]) != 0:
-        return 4
-    if i64(head[p + 5]) >= TRACKS:
-        return 5
-    if be32(head, p + 8) != 0:
-        return 8
-    return -1
 
 
 @kernel
@@ -91,7 +82,10 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     if end - p < HEAD_BYTES or wrong_byte(data, p) >= 0 or own.senders[row, Sender.OPENED] != 0:
         return 0
     size = be16(data, p + 2)
-    if p + size > end:
+    following = p + size
+    if following > end or 0 < walk.parsers[row, Parser.MOST] < size:
+        return 0
+    if following + HEAD_BYTES <= end and wrong_byte(data, following) >= 0:
         return 0
     walk.parsers[row, Parser.LARGEST] = max(walk.parsers[row, Parser.LARGEST], size)
     n = put_place(walk, chunks, i)
@@ -124,15 +118,27 @@ def put_payload(walk: Walk, n: int, size: int, offset: int, length: int, missing
 
 @kernel
 def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
-    """Note whether a frame is one after which a SASL layer may begin."""
+    """Note whether a frame is one after which a SASL layer may begin, and what the peers agree upon."""
     frames = walk.frames
     opened = 0
     begins = frames[Frame.TYPE, n] == CONTROL and frames[Frame.FLAGS, n] & BEGINS == BEGINS
-    if begins and frames[Frame.CHANNEL, n] == 0 and frames[Frame.LENGTH, n] >= 2:
+    if begins and frames[Frame.CHANNEL, n] == 0 and frames[Frame.LENGTH, n] >= IDS_BYTES:
         method = method_at(walk.data, frames[Frame.OFFSET, n], CONTROL, own.methods)
-        if method >= 0 and own.traits[method] & OPENS != 0:
+        traits = own.traits[method] if method >= 0 else 0
+        if traits & OPENS != 0:
             opened = 1
+        if traits & TUNES != 0:
+            agree(walk, row, agreed_size(walk.data, frames[Frame.OFFSET, n] + IDS_BYTES, frames[Frame.LENGTH, n]))
     own.senders[row, Sender.OPENED] = opened
+
+
+@kernel
+def agreed_size(data: Array, p: int, length: int) -> int:
+    """Return the max-frame-size of the connection.tune-ok of this length whose packing flags stand at p."""
+    if length < IDS_BYTES + 4 or i64(data[p]) & 2 == 0:
+        return LARGEST
+    p += 4 if i64(data[p]) & 1 != 0 else 2  # behind channel-max, if that is given
+    return max(be16(data, p), SMALL) if length >= IDS_BYTES + 6 else LARGEST
 
 
 @kernel
@@ -140,18 +146,23 @@ def expect_bodies(walk: Walk, n: int, row: int, own: Own) -> None:
     """Note how much of a body is still to come, by which a search after a gap knows what is one."""
     frames, parsers, announced = walk.frames, walk.parsers, own.announced
     kind, flags = frames[Frame.TYPE, n], frames[Frame.FLAGS, n]
+    own.senders[row, Sender.BODY] = 0
     if kind == HEADER:
         p = frames[Frame.OFFSET, n]
         is_whole = flags & WHOLE == WHOLE and flags & LAST_SEGMENT == 0 and frames[Frame.MISSING, n] == 0
         parsers[row, Parser.REST] = content_length(walk.data, p, p + frames[Frame.LENGTH, n]) if is_whole else 0
         announced[row, Announced.CHANNEL] = frames[Frame.CHANNEL, n]
         announced[row, Announced.BODY] = 0
-    elif kind == BODY and frames[Frame.CHANNEL, n] == announced[row, Announced.CHANNEL]:
+    elif kind == BODY:
         size = frames[Frame.SIZE, n] - HEAD_BYTES
-        rest = parsers[row, Parser.REST] - size if flags & LAST_FRAME == 0 else 0
-        parsers[row, Parser.REST] = rest
-        if rest > 0:
-            announced[row, Announced.BODY] = size
+        expected = expected_rest(walk, row, frames[Frame.CHANNEL, n], own)
+        if flags & LAST_FRAME == 0 or size != expected:
+            own.senders[row, Sender.BODY] = 1
+        if frames[Frame.CHANNEL, n] == announced[row, Announced.CHANNEL]:
+            rest = parsers[row, Parser.REST] - size if flags & LAST_FRAME == 0 else 0
+            parsers[row, Parser.REST] = rest
+            if rest > 0:
+                announced[row, Announced.BODY] = size
 
 
 @kernel
@@ -167,20 +178,39 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         stray(walk, chunks, i, row, HEAD_BYTES, own)
         parsers[row, Parser.UNTIL] = NEVER
         return
+    size = be16(head, p + 2)
+    parsers[row, Parser.SIZE] = size - HEAD_BYTES
     wrong = wrong_byte(head, p)
     if wrong >= 0:
-        code, value = HEAD_WRONG, wrong << 16 | i64(head[p + wrong])
-        if wrong == 1:
-            code, value = TYPE_UNKNOWN, i64(head[p + 1])
-        elif wrong == 2:
-            code, value = TOO_SHORT, be16(head, p + 2)
-        frame_fault(walk, chunks, i, row, code, value)
-        stray(walk, chunks, i, row, HEAD_BYTES, own)
+        head_fault(walk, chunks, i, row, head, p, wrong)
+        lost_way(walk, chunks, i, row, own)
+        own.senders[row, Sender.OPENED] = 0
+        parsers[row, Parser.TYPE] = -1
+        lose_after_head(walk, row, may_be_of_body(head, p, row, own))
+        if size >= HEAD_BYTES:
+            doubt(walk, chunks, i, row, HEAD_BYTES)
         return
+    kind, channel = i64(head[p + 1]), be16(head, p + 6)
     parsers[row, Parser.TYPE] = be16(head, p) << 8 | i64(head[p + 5])
-    parsers[row, Parser.CHANNEL] = be16(head, p + 6)
-    parsers[row, Parser.SIZE] = be16(head, p + 2) - HEAD_BYTES
+    parsers[row, Parser.CHANNEL] = channel
     parsers[row, Parser.STATE] = PAYLOAD
+    if is_doubtful(walk, row, kind, i64(head[p]), size, channel, own):
+        lose_after_head(walk, row, may_be_body(i64(head[p]), kind))
+        doubt(walk, chunks, i, row, HEAD_BYTES)
+
+
+@kernel
+def head_fault(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, wrong: int) -> None:
+    """Report a head of which this byte is wrong, or what it is the beginning of."""
+    other = other_protocol(be32(head, p))
+    code, value = HEAD_WRONG, wrong << 16 | i64(head[p + wrong])
+    if other >= 0:
+        code, value = other, be32(head, p)
+    elif wrong == 1:
+        code, value = TYPE_UNKNOWN, i64(head[p + 1])
+    elif wrong == 2:
+        code, value = TOO_SHORT, be16(head, p + 2)
+    frame_fault(walk, chunks, i, row, code, value)
 
 
 @kernel
@@ -272,7 +302,11 @@ walk_chunks = laid_over(
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "HIDES_NONE": HEAD_BYTES,
     },
+    OVERHEAD=HEAD_BYTES,
+    check_length=check_length,
+    may_be_over=may_be_over,
     head_bytes=head_bytes,
     take_whole=take_whole,
     begin_payload=begin_payload,

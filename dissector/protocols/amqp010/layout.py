@@ -15,17 +15,19 @@ FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 8, 4, 2, 1
 """Flags of a frame: whether its segment begins or ends an assembly, whether the frame begins or ends its segment."""
 BEGINS = FIRST_SEGMENT | FIRST_FRAME
 WHOLE = FIRST_FRAME | LAST_FRAME
-FLAGS, TRACKS = 16, 2
-"""Flags, and numbers of tracks, are below these; the bits above are reserved."""
+FLAGS = 16
+"""Flags are below this; the bits above are reserved."""
 IDS_BYTES = 2
 """Class and code of a control or command, before its arguments."""
 IDS = 1 << 16
 LARGEST = 65_535
 """Bytes of the largest frame."""
 
-BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OPENS = 1, 2, 4, 8
-"""Bits of traits: who may send it, whether it may have header and body, whether a SASL layer may begin after it."""
+BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OPENS, TUNES = 1, 2, 4, 8, 16
+"""Bits of traits: who may send it, whether it may have header and body, whether a SASL layer may begin after it, and
+whether it says how large frames may be."""
 OPENING = ("connection.open", "connection.open-ok")
+TUNING = "connection.tune-ok"
 
 PLAIN, CONNECTION, ATTACH, ATTACHED, DETACHED, COMMAND_POINT = range(6)
 """What a control means for the session of its channel."""
@@ -53,6 +55,7 @@ def trait_table(protocol: Protocol) -> Ints:
             | m.from_server * BY_SERVER
             | m.content * CARRIES_CONTENT
             | (m.full_name in OPENING) * OPENS
+            | (m.full_name == TUNING) * TUNES
             for m in protocol.methods
         ],
         np.int64,

@@ -19,7 +19,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies
+from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
@@ -46,7 +46,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import SEARCH, Announced, Fault, Kept
+from amqpscope.dissector.protocols.state import SEARCH, Announced, Fault, Kept, Usage
 from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
@@ -79,6 +79,7 @@ class Amqp010(FramedStage):
         self.rows = RowMaker(protocol, context)
         self.senders = Sender.make(0)
         self.announced = Announced.make(0)
+        self.usage = Usage.make(0)
         self.bodies: dict[int, list[bytes]] = {}
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
@@ -111,6 +112,8 @@ class Amqp010(FramedStage):
         if len(self.senders) < 2 * capacity:
             self.senders = Sender.grown(self.senders, 2 * capacity)
             self.announced = Announced.grown(self.announced, 2 * capacity)
+            self.usage = Usage.grown(self.usage, capacity)
+        Usage.clear(self.usage, slots)
         Announced.clear(self.announced, both(slots))
         for side in range(2):
             Sender.clear(self.senders, 2 * slots + side)
@@ -146,9 +149,9 @@ class Amqp010(FramedStage):
         state = [
             Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
             retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
+            moving.take_usage(self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
-        self._count(tracks[used], -1)
         self.payloads.rows[payloads, Payload.USED] = 0
         give_rows(self.payloads.free, payloads)
         Track.clear(self.tracks, places)
@@ -157,7 +160,7 @@ class Amqp010(FramedStage):
     def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
         state = PLAIN.read(data)
-        channels, lengths, tracks, parts, payload_lengths, retained, lanes, waiting, sessions, bodies = state
+        channels, lengths, tracks, parts, payload_lengths, retained, lanes, waiting, sessions, usage, bodies = state
         channels, tracks, parts = Channel.read(channels), Track.read(tracks, target.captures), Payload.read(parts)
         put_bytes(_ranges(tracks, parts, len(parts)), retained, target.buffer, self.compiled)
         self.payloads.reserve(len(parts))
@@ -177,12 +180,7 @@ class Amqp010(FramedStage):
                     self.bodies[body] = kept
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
-        self._count(tracks[used], 1)
-
-    def _count(self, tracks: Ints, sign: int) -> None:
-        """Count the bytes of these assemblies, or with -1 count them no more."""
-        self.assembly[Assembly.CHAINED] += sign * tracks[:, Track.CHAINED].sum()
-        self.assembly[Assembly.KEEPING] += sign * tracks[:, Track.KEPT].sum()
+        moving.put_usage(self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -194,7 +192,8 @@ class Amqp010(FramedStage):
         channels, payloads = self.channels, self.payloads
         return Channels(
             channels.rows, channels.free, channels.table, channels.first, self.tracks, payloads.rows, payloads.free,
-            self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept, self.assembly,
+            self.lanes, self.waiting, self.messages, self.hashes, self.assembly_faults, self.kept, self.usage,
+            self.assembly,
         )  # fmt: skip
 
     # --------------------------------------------------------------------------------------------- stages

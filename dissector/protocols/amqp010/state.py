@@ -43,6 +43,7 @@ class Sender(Matrix):
 
     GAPPED = column("SURE, DOUBTFUL: frames of it may be lost")
     OPENED = column("1: the last frame was connection.open or its answer, after which a SASL layer may begin")
+    BODY = column("1: the last frame was a body's, of which nothing but its head says where it ends")
 
 
 class Frame(Place):
@@ -159,7 +160,6 @@ class Message(Place):
 class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
-    CHAINED = column("bytes in all payloads")
     LONGEST = column("bytes of the longest segment that goes on; never less")
     ARENA = column("where the arena after the batch's bytes is free")
 
@@ -215,6 +215,7 @@ class Channels(NamedTuple):
         hashes: (room,) uint64.
         faults: (state.Fault, room).
         kept: (Kept, room).
+        usage: (slots, Usage).
         assembly: (Assembly,).
     """
 
@@ -231,4 +232,5 @@ class Channels(NamedTuple):
     hashes: Array
     faults: Array
     kept: Array
+    usage: Array
     assembly: Array

@@ -7,7 +7,6 @@ nobody saw has a number, too: after a gap that may hold one, or a confirm.select
 before, numbers are not known until channel.open is seen.
 """
 
-from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
@@ -25,6 +24,7 @@ from amqpscope.dissector.protocols.amqp091.content import (
     add_body,
     begin_content,
     content_fault,
+    count_held,
     desynchronise,
     finish_message,
     touch,
@@ -108,7 +108,7 @@ def is_full(of: Channels) -> bool:
         or assembly[Assembly.FAULTS] + 5 > of.faults.shape[1]
         or assembly[Assembly.KEPT] + 2 > of.kept.shape[1]
         or (of.free[0] == 0 and assembly[Assembly.FULL] == 0)
-        or assembly[Assembly.HELD] > limits.CONTENTS
+        or assembly[Assembly.CROWDED] >= 0
     )
 
 
@@ -282,7 +282,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     contents[k, Content.HEADER_OFFSET] = offset
     contents[k, Content.HEADER_LENGTH] = length
     contents[k, Content.HEADER_MISSING] = frames[Frame.MISSING, i]
-    of.assembly[Assembly.HELD] += length
+    count_held(of, frames[Frame.SLOT, i], length)
     high = be32(batch.data, offset + 4)
     if high < 1 << 30:
         contents[k, Content.SIZE] = (high << 32) | be32(batch.data, offset + 8)

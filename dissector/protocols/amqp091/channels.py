@@ -19,6 +19,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Node,
 )
 from amqpscope.dissector.protocols.channels import add_channel, channel_at, drop_channel
+from amqpscope.dissector.protocols.state import Usage
 
 
 @kernel
@@ -53,14 +54,24 @@ def end_channel(of: Channels, row: int) -> None:
 
 
 @kernel
+def take_node(of: Channels, row: int) -> int:
+    """Take a node for a list of a channel; -1 when a limit forbids it."""
+    slot = of.channels[row, Channel.SLOT]
+    if of.free_nodes[0] == 0 or of.usage[slot, Usage.REQUESTS] >= limits.PENDING_PER_CONNECTION:
+        return -1
+    of.usage[slot, Usage.REQUESTS] += 1
+    return take_row(of.free_nodes)
+
+
+@kernel
 def push(of: Channels, row: int, head: int, key: int, value: int) -> None:
     """Append a request to the list with columns head and head + 1; without room answers have none any more."""
     channels, nodes = of.channels, of.nodes
     channels[row, Channel.OUT_OF_STEP] &= ~BEGUN
-    if of.free_nodes[0] == 0:
+    node = take_node(of, row)
+    if node < 0:
         channels[row, Channel.OUT_OF_STEP] |= OUT_OF_STEP
         return
-    node = take_row(of.free_nodes)
     nodes[node, Node.NEXT] = -1
     nodes[node, Node.KEY] = key
     nodes[node, Node.VALUE] = value
@@ -77,6 +88,7 @@ def shift(of: Channels, row: int, head: int) -> int:
     node: int = of.channels[row, head]
     if node >= 0:
         of.channels[row, head] = of.nodes[node, Node.NEXT]
+        of.usage[of.channels[row, Channel.SLOT], Usage.REQUESTS] -= 1
         give_row(of.free_nodes, node)
     return node
 
@@ -85,8 +97,8 @@ def shift(of: Channels, row: int, head: int) -> int:
 def answered(of: Channels, row: int, head: int, key: int) -> int:
     """Take the request that an answer with this key (0: none) belongs to, by order; -1 when that is not known.
 
-    An answer too many is to a request before the capture as long as none was seen; after one it tells that the
-    client does not wait for answers, and so does one with the key of another request: then order tells nothing.
+    An answer too many is to a request before the capture as long as none was seen; after one it shows that the
+    client does not wait for answers, and so does one with the key of another request: then order shows nothing.
     """
     channels, nodes = of.channels, of.nodes
     node = shift(of, row, head)
@@ -139,9 +151,9 @@ def add_consumer(of: Channels, row: int, key: int, no_ack: int) -> None:
     channels, nodes = of.channels, of.nodes
     node = consumer(of, row, key)
     if node < 0:
-        if of.free_nodes[0] == 0:
+        node = take_node(of, row)
+        if node < 0:
             return
-        node = take_row(of.free_nodes)
         nodes[node, Node.NEXT] = channels[row, Channel.CONSUMERS]
         nodes[node, Node.KEY] = key
         channels[row, Channel.CONSUMERS] = node

@@ -4,6 +4,7 @@ Two rows of `contents` a channel: what the client, and what the server, is sendi
 passes.
 """
 
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import kernel
@@ -24,7 +25,8 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Message,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
-from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
+from amqpscope.dissector.protocols.emitting import put_fault
+from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -39,7 +41,8 @@ def content_fault(of: Channels, frames: Array, i: int, code: int, value: int) ->
         return
     for k in range(Place.WIDTH):
         faults[k, n] = frames[k, i]
-    put_fault(of, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    put_fault(of.faults, n, code, value, frames[Frame.CHANNEL, i], frames[Frame.POS, i])
+    of.assembly[Assembly.FAULTS] = n + 1
 
 
 @kernel
@@ -49,17 +52,7 @@ def unfinished_fault(of: Channels, row: int, k: int, side: int, code: int, value
     if n >= faults.shape[1]:
         return
     put_content(faults, n, of, row, k, side)
-    put_fault(of, code, value, of.channels[row, Channel.CHANNEL], -1)
-
-
-@kernel
-def put_fault(of: Channels, code: int, value: int, channel: int, pos: int) -> None:
-    """Write what a fault has besides its place."""
-    faults, n = of.faults, of.assembly[Assembly.FAULTS]
-    faults[Fault.CODE, n] = code
-    faults[Fault.VALUE, n] = value
-    faults[Fault.CHANNEL, n] = channel
-    faults[Fault.POS, n] = pos
+    put_fault(of.faults, n, code, value, of.channels[row, Channel.CHANNEL], -1)
     of.assembly[Assembly.FAULTS] = n + 1
 
 
@@ -93,34 +86,62 @@ def add_body(of: Channels, k: int, data: Array, offset: int, length: int) -> int
         contents[k, Content.MISSING] += length
         return 0
     hash_feed(of.lanes, of.waiting, k, data, offset, length)
-    return keep_bytes(contents, k, of.kept, of.assembly, offset, length)
+    slot = of.channels[k // 2, Channel.SLOT]
+    return keep_bytes(contents, k, of.kept, of.assembly, of.usage, slot, offset, length)
 
 
 @kernel
-def evict_contents(of: Channels, frames: Array) -> None:
-    """Drop methods and headers of contents under way, where too much of them is kept: more than half of it.
+def count_held(of: Channels, slot: int, length: int) -> None:
+    """Count bytes of a method or header that is kept; with a negative number, count them no more."""
+    assembly, usage = of.assembly, of.usage
+    assembly[Assembly.HELD] += length
+    usage[slot, Usage.HELD] += length
+    if assembly[Assembly.HELD] > limits.CONTENTS or usage[slot, Usage.HELD] > limits.CONTENTS_PER_CONNECTION:
+        assembly[Assembly.CROWDED] = slot
 
-    These are all that have half of their mean or more. The fault is noted at the frame that was one too many.
+
+@kernel
+def evict_contents(of: Channels, facts: Array, slot: int) -> None:
+    """Drop methods and headers of a connection's contents under way: more than half of what is kept of them.
+
+    These are all that have half of their mean or more. The fault is noted at the last of these contents.
     """
-    contents = of.contents
-    count = held = 0
-    for k in range(contents.shape[0]):
-        if contents[k, Content.STATE] != 0:
-            has = contents[k, Content.METHOD_LENGTH] + contents[k, Content.HEADER_LENGTH]
-            count += 1 if has > 0 else 0
-            held += has
+    channels, contents, held = of.channels, of.contents, of.usage[slot, Usage.HELD]
+    count = 0
+    row = of.first[slot]
+    while row >= 0:
+        for k in range(2 * row, 2 * row + 2):
+            count += 1 if kept_of(contents, k) > 0 else 0
+        row = channels[row, Channel.NEXT]
     dropped = 0
-    for k in range(contents.shape[0]):
-        if contents[k, Content.STATE] != 0:
-            has = contents[k, Content.METHOD_LENGTH] + contents[k, Content.HEADER_LENGTH]
+    last = -1
+    row = of.first[slot]
+    while row >= 0:
+        for k in range(2 * row, 2 * row + 2):
+            has = kept_of(contents, k)
             if has > 0 and 2 * has * count >= held:
                 contents[k, Content.METHOD_MISSING] += contents[k, Content.METHOD_LENGTH]
                 contents[k, Content.HEADER_MISSING] += contents[k, Content.HEADER_LENGTH]
                 contents[k, Content.METHOD_LENGTH] = 0
                 contents[k, Content.HEADER_LENGTH] = 0
                 dropped += has
-    of.assembly[Assembly.HELD] = held - dropped
-    content_fault(of, frames, of.assembly[Assembly.FRAME] - 1, LIMIT, dropped)
+                if last < 0 or contents[k, Content.NUMBER] > contents[last, Content.NUMBER]:
+                    last = k
+        row = channels[row, Channel.NEXT]
+    count_held(of, slot, -dropped)
+    of.assembly[Assembly.CROWDED] = -1
+    if last >= 0:
+        side = facts[slot, Facts.CLIENT] if last & 1 == 0 else 1 - facts[slot, Facts.CLIENT]
+        unfinished_fault(of, last // 2, last, side, LIMIT, dropped)
+
+
+@kernel
+def kept_of(contents: Array, k: int) -> int:
+    """Return the bytes of method and header that are kept of a content, if it is under way."""
+    if contents[k, Content.STATE] == 0:
+        return 0
+    has: int = contents[k, Content.METHOD_LENGTH] + contents[k, Content.HEADER_LENGTH]
+    return has
 
 
 @kernel
@@ -193,8 +214,10 @@ def finish_message(of: Channels, row: int, k: int, side: int) -> None:
     messages[Message.NO_ACK, n] = contents[k, Content.NO_ACK]
     messages[Message.BODY, n] = contents[k, Content.BODY]
     assembly[Assembly.MESSAGES] = n + 1
-    assembly[Assembly.HELD] -= contents[k, Content.METHOD_LENGTH] + contents[k, Content.HEADER_LENGTH]
+    slot = channels[row, Channel.SLOT]
+    count_held(of, slot, -kept_of(contents, k))
     assembly[Assembly.KEEPING] -= contents[k, Content.KEPT]
+    of.usage[slot, Usage.KEEPING] -= contents[k, Content.KEPT]
     contents[k, Content.KIND] = 0
     contents[k, Content.STATE] = 0
 
@@ -232,4 +255,4 @@ def begin_content(of: Channels, frames: Array, i: int, row: int, k: int, role: i
     touch(frames, i, contents, k)
     begin_body(contents, k, assembly)
     hash_begin(of.lanes, k)
-    assembly[Assembly.HELD] += frames[Frame.LENGTH, i]
+    count_held(of, frames[Frame.SLOT, i], frames[Frame.LENGTH, i])

@@ -30,17 +30,10 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Frame,
     Own,
 )
+from amqpscope.dissector.protocols.boundaries import lose, put_frame
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
-from amqpscope.dissector.protocols.framing import (
-    fault,
-    frame_fault,
-    keep_payload,
-    lose,
-    payload,
-    put_frame,
-    put_place,
-    put_span,
-)
+from amqpscope.dissector.protocols.emitting import fault, frame_fault, put_place, put_span
+from amqpscope.dissector.protocols.payloads import keep_payload, payload
 from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts

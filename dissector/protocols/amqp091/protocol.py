@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies
+from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
@@ -43,7 +43,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Announced, Fault, Kept
+from amqpscope.dissector.protocols.state import Announced, Fault, Kept, Usage
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
@@ -52,7 +52,8 @@ ENDED = [Channel.CONSUMES, Channel.GETS]
 WAITING = 32
 """Bytes of a body that wait to be hashed, at most."""
 PENDING = (
-    f"{limits.PENDING} consumers, and gets and consumes without an answer: no_ack of others' deliveries is unknown"
+    f"more than {limits.PENDING} consumers and unanswered requests, or {limits.PENDING_PER_CONNECTION} of one "
+    "connection: no_ack of further deliveries is unknown"
 )
 
 
@@ -77,6 +78,7 @@ class Amqp091(FramedStage):
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
         self.announced = Announced.make(0)
+        self.usage = Usage.make(0)
         room += APART
         self.assembly = Assembly.make(1)[0]
         self.assembly[Assembly.KEEP] = context.bodies == "full"
@@ -108,6 +110,8 @@ class Amqp091(FramedStage):
         self.channels.begin(capacity)
         if len(self.announced) < 2 * capacity:
             self.announced = Announced.grown(self.announced, 2 * capacity)
+            self.usage = Usage.grown(self.usage, capacity)
+        Usage.clear(self.usage, slots)
         Announced.clear(self.announced, 2 * slots)
         Announced.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
@@ -136,9 +140,9 @@ class Amqp091(FramedStage):
         state = [
             Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
+            moving.take_usage(self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
-        self._count_kept(contents, -1)
         give_rows(self.nodes.free, nodes)
         self.contents[places] = 0
         return PLAIN.written(state)
@@ -146,7 +150,7 @@ class Amqp091(FramedStage):
     def _put_channels(self, data: bytes, target: Target) -> None:
         """Put channels back."""
         state = PLAIN.read(data)
-        channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, bodies = state
+        channels, lengths, contents, retained, lanes, waiting, nodes, node_lengths, usage, bodies = state
         channels, nodes = Channel.read(channels), Node.read(nodes)
         contents = Content.read(contents, target.captures)
         put_bytes(_content_ranges(contents), retained, target.buffer, self.compiled)
@@ -168,13 +172,7 @@ class Amqp091(FramedStage):
         places = both(rows)
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
-        self._count_kept(contents, 1)
-
-    def _count_kept(self, contents: Ints, sign: int) -> None:
-        """Count the bytes of these contents, or with -1 count them no more."""
-        going = contents[contents[:, Content.STATE] != 0]
-        self.assembly[Assembly.HELD] += sign * going[:, [Content.METHOD_LENGTH, Content.HEADER_LENGTH]].sum()
-        self.assembly[Assembly.KEEPING] += sign * going[:, Content.KEPT].sum()
+        moving.put_usage(self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)
@@ -193,7 +191,8 @@ class Amqp091(FramedStage):
         channels, nodes = self.channels, self.nodes
         return Channels(
             channels.rows, channels.free, self.contents, self.lanes, self.waiting, channels.table, channels.first,
-            nodes.rows, nodes.free, self.messages, self.hashes, self.content_faults, self.kept, self.assembly,
+            nodes.rows, nodes.free, self.messages, self.hashes, self.content_faults, self.kept, self.usage,
+            self.assembly,
         )  # fmt: skip
 
     def take(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
@@ -217,9 +216,12 @@ class Amqp091(FramedStage):
         while q[Assembly.FRAME] < n or q[Assembly.SPAN] < spans:
             q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0
             call(assembly.assemble, self.compiled, batch, self._channels())
-            if q[Assembly.HELD] > limits.CONTENTS:
-                call(content.evict_contents, self.compiled, self._channels(), self.frames)
-            if self.nodes.left == 0 and len(self.nodes) >= limits.PENDING:
+            if q[Assembly.CROWDED] >= 0:
+                held = self.usage[:, Usage.HELD]
+                crowded = int(q[Assembly.CROWDED] if q[Assembly.HELD] <= limits.CONTENTS else held.argmax())
+                call(content.evict_contents, self.compiled, self._channels(), facts, crowded)
+            is_full = self.nodes.left == 0 and len(self.nodes) >= limits.PENDING
+            if is_full or (self.usage[:, Usage.REQUESTS] >= limits.PENDING_PER_CONNECTION).any():
                 self.context.reached.add(PENDING)
             messages += self._finished(buffer.data)
             if self.channels.left == 0:
@@ -314,6 +316,11 @@ PROTOCOLS = (
     ),
     _older("amqp-0-9", b"AMQP\1\1\0\x09", version_of=ly.NAME),
     _older("amqp-0-8", b"AMQP\1\1\x08\0", b"AMQP\1\1\0\x08", version_of=ly.NAME),
-    _older("amqp-0-10-draft", b"AMQP\1\1\0\x0a", frames_begin=ly.METHOD),
+    _older(
+        "amqp-0-10-draft",
+        b"AMQP\1\1\0\x0a",
+        frames_begin=ly.METHOD,
+        recogniser=partial(Amqp091Recogniser, version="amqp-0-10-draft", others=(ly.NAME, "amqp-0-9", "amqp-0-8")),
+    ),
 )
 """All frame as 0-9-1 does; the draft of 2007 has the header of 0-10."""

@@ -129,7 +129,7 @@ class Assembly(state.Assembly):
     """Where the assembly is, and what it counts: one row."""
 
     FULL = column("1: no more channels may be made")
-    HELD = column("bytes of methods and headers of all contents under way")
+    CROWDED = column("slot of a connection with too many HELD bytes; -1: none", empty=-1)
 
 
 class Own(NamedTuple):
@@ -187,6 +187,7 @@ class Channels(NamedTuple):
         hashes: (room,) uint64.
         faults: (state.Fault, room).
         kept: (Kept, room).
+        usage: (slots, Usage).
         assembly: (Assembly,).
     """
 
@@ -203,4 +204,5 @@ class Channels(NamedTuple):
     hashes: Array
     faults: Array
     kept: Array
+    usage: Array
     assembly: Array

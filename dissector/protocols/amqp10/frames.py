@@ -100,7 +100,7 @@ def count_frames(chunks: Array, n: int, data: Array, facts: Array, walk: Array, 
 
 
 class Amqp10:
-    """Counts of all connections that speak AMQP 1.0, and what tells of them."""
+    """Counts of all connections that speak AMQP 1.0, and what is known of them."""
 
     ranges: tuple[Ranges, ...] = ()
 

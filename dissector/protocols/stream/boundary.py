@@ -43,7 +43,7 @@ def layout_row(key: int, version: int, from_client: bool, layouts: Array, sender
     """Return the row in the table of layouts, or -1.
 
     The key's highest bit says what is a response, with two exceptions in the wild: the client's answer to tune, and
-    the answers to route and partitions up to 3.11.0. There the sender tells, for it may not send the request.
+    the answers to route and partitions up to 3.11.0. There the sender decides, for it may not send the request.
     """
     command = key & 0x7FFF
     if command >= COMMANDS or version >= VERSIONS:

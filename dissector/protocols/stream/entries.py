@@ -7,7 +7,7 @@ from amqpscope.dissector.protocols.stream.state import CUT, DELIVERED, FILTERED,
 
 NULL = 0xFFFF
 NEW_HEAD, OLD_HEAD = 11, 7
-"""Bytes of a sub-batch's head; the shorter one, of early 2021, does not tell the size when unpacked."""
+"""Bytes of a sub-batch's head; the shorter one, of early 2021, lacks the size when unpacked."""
 
 
 @proven

@@ -3,25 +3,18 @@
 A frame is a 32-bit length, a key, a version, and a body. Long publishes and deliveries leave in parts.
 """
 
-from amqpscope.dissector.fields.decoding import fits
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, other_protocol
-from amqpscope.dissector.protocols.framing import (
-    drop_chain,
-    fault,
-    frame_fault,
-    keep_payload,
-    lose,
-    payload,
-    put_frame,
-    put_together,
-)
-from amqpscope.dissector.protocols.state import PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
-from amqpscope.dissector.protocols.stream import boundary
-from amqpscope.dissector.protocols.stream.boundary import layout_row, old_chunk
+from amqpscope.dissector.protocols.boundaries import put_frame
+from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
+from amqpscope.dissector.protocols.emitting import fault, frame_fault
+from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
+from amqpscope.dissector.protocols.state import LENGTH_WRONG, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.stream import boundary, extent
+from amqpscope.dissector.protocols.stream.boundary import old_chunk
+from amqpscope.dissector.protocols.stream.extent import place_of
 from amqpscope.dissector.protocols.stream.layout import (
     CHUNK_HEADER_2021,
     DELIVER,
@@ -32,7 +25,7 @@ from amqpscope.dissector.protocols.stream.layout import (
 )
 from amqpscope.dissector.protocols.stream.state import COMMAND_UNKNOWN, PART, Body, Frame, Layout, Own, Part
 from amqpscope.dissector.protocols.walking import laid_over
-from amqpscope.dissector.tcp.state import Chunk, Facts
+from amqpscope.dissector.tcp.state import Chunk
 
 
 @kernel
@@ -42,56 +35,103 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def layout_of(walk: Walk, chunks: Array, i: int, key: int, version: int, own: Own) -> int:
-    """Return the row in the table of layouts of a command from this chunk's side, or -1."""
-    client = chunks[Chunk.SIDE, i] == walk.facts[chunks[Chunk.SLOT, i], Facts.CLIENT]
-    return layout_row(key, version, client, own.layouts, own.senders)
-
-
-@kernel
 def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a complete head: the length of the body, and how much of it is wanted."""
     parsers, bodies = walk.parsers, own.bodies
     size = be32(head, p)
     key = be16(head, p + 4)
     version = be16(head, p + 6)
-    place = layout_of(walk, chunks, i, key, version, own)
+    parsers[row, Parser.TYPE] = key
+    parsers[row, Parser.SIZE] = size - LENGTH_BYTES
+    parsers[row, Parser.STATE] = PAYLOAD
+    bodies[row, Body.VERSION] = version
+    place = place_of(walk, row, own)
+    bodies[row, Body.KEEP] = size - LENGTH_BYTES if place >= 0 else 0
+    bodies[row, Body.PARTED] = 0
     other = other_protocol(size)
     if other >= 0 or size < LENGTH_BYTES or size > limits.STREAM_FRAME or (place < 0 and size > UNKNOWN_FRAME):
         code, value = TYPE_UNKNOWN, key
         if other >= 0:
             code, value = other, size
-        elif size > limits.STREAM_FRAME:
-            code, value = TOO_LARGE, size
+        elif size < LENGTH_BYTES or size > limits.STREAM_FRAME:
+            code, value = TOO_LARGE if size > limits.STREAM_FRAME else LENGTH_WRONG, size
         fault(walk, chunks, i, row, code, -1, -1, parsers[row, Parser.POS], value)
-        lose(walk, row, -1, HEAD_BYTES)
-        return
-    parsers[row, Parser.TYPE] = key
-    parsers[row, Parser.SIZE] = size - LENGTH_BYTES
-    parsers[row, Parser.STATE] = PAYLOAD
-    bodies[row, Body.VERSION] = version
-    bodies[row, Body.KEEP] = size - LENGTH_BYTES if place >= 0 else 0
-    bodies[row, Body.PARTED] = 0
-    if is_doubtful(walk, chunks, i, row, key, version, size):
-        lose(walk, row, -1, HEAD_BYTES)
+        lose_after_head(walk, row, other >= 0 or is_content(place, own))
+        look_for_end(walk, chunks, i, row, own)
+    elif is_doubtful(walk, chunks, i, row, place, own):
+        lose_after_head(walk, row, is_content(place, own))
         doubt(walk, chunks, i, row, LENGTH_BYTES)
+        look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
-def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, key: int, version: int, size: int) -> bool:
-    """Return whether the length in a head is above what was agreed upon, or another one than that of its chunk.
+def is_content(place: int, own: Own) -> bool:
+    """Return whether a body with this row in the table of layouts may hold messages, in which may be anything."""
+    return place < 0 or own.layouts[place, Layout.KEEP] >= 0
+
+
+@kernel
+def body_at(walk: Walk, chunks: Array, i: int, row: int) -> int:
+    """Return where the body begins in this chunk, in which its head ends."""
+    begin: int = walk.parsers[row, Parser.POS] + HEAD_BYTES - chunks[Chunk.POS, i] + chunks[Chunk.OFFSET, i]
+    return begin
+
+
+@kernel
+def look_for_end(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+    """Have the search look first where the body ends by its fields, as far as this chunk shows it."""
+    end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
+    extent.note_natural(walk, row, body_at(walk, chunks, i, row), end, own)
+
+
+@kernel
+def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Own) -> bool:
+    """Return whether the length in a head is above what was agreed upon, or another one than its fields need.
 
     Deliveries may be above it: a chunk is sent as it lies in its file. Where its header is not there to tell, and the
     length is more than can be held back, the head counts.
     """
+    key, size, version = walk.parsers[row, Parser.TYPE], walk.parsers[row, Parser.SIZE], own.bodies[row, Body.VERSION]
+    p, end = body_at(walk, chunks, i, row), chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if key == DELIVER:
-        offset = walk.parsers[row, Parser.POS] + HEAD_BYTES - chunks[Chunk.POS, i]
-        p = chunks[Chunk.OFFSET, i] + offset + 1 + 8 * (version - 1)
-        if p + CHUNK_HEADER_2021 <= chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]:
-            return not boundary.is_chunk(walk.data, p, size - LENGTH_BYTES - 1 - 8 * (version - 1))
+        chunk = extent.chunk_at(p, version)
+        if chunk + CHUNK_HEADER_2021 <= end:
+            return not boundary.is_chunk(walk.data, chunk, p + size - chunk)
         if size > limits.RESYNC // 2:
             return False
-    return bool(is_above(walk, row, size, boundary.USUAL))
+    layout = own.layouts[place, Layout.INDEX] if place >= 0 else -1
+    is_sound = extent.is_sound(walk.data, p, size, end, key, version, layout, own)
+    return not is_sound or is_above(walk, row, size + LENGTH_BYTES, boundary.USUAL)
+
+
+@kernel
+def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether the fields of a body that is over agree with its length; see `walking.may_be_over`.
+
+    Where only a part of it is there, they do not if they end in it, and a head follows.
+    """
+    parsers = walk.parsers
+    size, there = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED]
+    place = place_of(walk, row, own)
+    if parsers[row, Parser.BELIEVED] or place < 0 or there == 0 or there < parsers[row, Parser.GOT]:
+        return True
+    top = walk.cursor[Cursor.ARENA]
+    p = put_together(walk, row)
+    walk.cursor[Cursor.ARENA] = top
+    layout, key, version = own.layouts[place, Layout.INDEX], parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION]
+    if there == size:
+        is_wrong = not extent.fits(walk.data, p, p + size, key, version, layout, own)
+    else:
+        q = extent.natural_end(walk.data, p, p + there, key, version, layout, own)
+        is_wrong = q >= 0 and extent.may_follow(walk.data, q, p + there, own)
+    if not is_wrong or not rewind(walk, chunks, i, row):
+        return True
+    if is_content(place, own):
+        parsers[row, Parser.LOST] = -1
+        parsers[row, Parser.DAMAGED] = 0
+    doubt(walk, chunks, i, row, LENGTH_BYTES)
+    extent.note_natural(walk, row, p, p + there, own)
+    return False
 
 
 @kernel
@@ -109,7 +149,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Yield what there is of a long publish or delivery, so that it need never lie together."""
     parsers, layouts, bodies, parts = walk.parsers, own.layouts, own.bodies, walk.aside
-    place = layout_of(walk, chunks, i, parsers[row, Parser.TYPE], bodies[row, Body.VERSION], own)
+    place = place_of(walk, row, own)
     if place < 0 or layouts[place, Layout.KEEP] < 0 or parsers[row, Parser.MISSING] > 0:
         return
     n = walk.cursor[Cursor.ASIDE]
@@ -135,7 +175,7 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     size = parsers[row, Parser.SIZE]
     version = own.bodies[row, Body.VERSION]
     parted = own.bodies[row, Body.PARTED]
-    place = layout_of(walk, chunks, i, key, version, own)
+    place = place_of(walk, row, own)
     wanted = size
     layout = -1
     if place >= 0:
@@ -165,10 +205,12 @@ walk_chunks = laid_over(
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "expected_boundary": extent.expected_boundary,
     },
     OVERHEAD=LENGTH_BYTES,
     head_bytes=head_bytes,
     begin_payload=begin_payload,
+    may_be_over=may_be_over,
     pass_payload=pass_payload,
     finish_frame=finish_frame,
 )
@@ -176,25 +218,21 @@ walk_chunks = laid_over(
 
 
 @kernel
-def choose_layouts(
-    data: Array, frames: Array, n: int, variants: Array, starts: Array, ops: Array, members: Array, shapes: Array
-) -> None:
+def choose_layouts(data: Array, frames: Array, n: int, own: Own) -> None:
     """Choose the first layout that ends with the frame, where layouts differ in age alone."""
     for i in range(n):
         layout = frames[Frame.LAYOUT, i]
-        if layout < 0 or variants[layout] < 0 or frames[Frame.CUT, i] != 0:
+        if layout < 0 or own.variants[layout] < 0 or frames[Frame.CUT, i] != 0:
             continue
         at = frames[Frame.OFFSET, i]
         if frames[Frame.TYPE, i] == DELIVER:
             header = at + 1
             size = frames[Frame.SIZE, i] - HEAD_BYTES - 1
             if frames[Frame.LENGTH, i] > CHUNK_HEADER_2021 and old_chunk(data, header, size):
-                frames[Frame.LAYOUT, i] = variants[layout]
+                frames[Frame.LAYOUT, i] = own.variants[layout]
                 frames[Frame.LENGTH, i] = CHUNK_HEADER_2021 + 1
             continue
         end = at + frames[Frame.LENGTH, i]
-        while layout >= 0:
-            if fits(data, at, end, starts[layout], starts[layout + 1], ops, members, shapes):
-                frames[Frame.LAYOUT, i] = layout
-                break
-            layout = variants[layout]
+        layout = extent.fitting_layout(data, at, end, layout, own)
+        if layout >= 0:
+            frames[Frame.LAYOUT, i] = layout

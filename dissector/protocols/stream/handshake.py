@@ -26,7 +26,7 @@ DIALOGUE = (
     "peer-properties", "sasl-handshake", "sasl-authenticate", "tune", "open", "close",
 )  # fmt: skip
 LONGEST_HEARTBEAT = 2**31 - 1
-"""Seconds. Frames tell what was really said."""
+"""Seconds. Frames show what was really agreed."""
 NEUTRAL = ("heartbeat", "exchange-command-versions")
 """Commands that are no use of the connection."""
 ONE_ROUND = ("PLAIN", "AMQPLAIN")

@@ -21,8 +21,8 @@ COMMANDS, VERSIONS = 64, 4
 UNKNOWN_FRAME = 1 << 20
 """A longer frame of an unknown command is taken for a lost boundary: it is the size that brokers propose."""
 
-# Chunk: key of the frame that brings it, and its header (osiris).
-DELIVER, TUNE = 8, 20
+# Keys of frames, and the header of the chunk that a delivery brings (osiris).
+PUBLISH, DELIVER, TUNE = 2, 8, 20
 CHUNK_MAGIC = 5
 CHUNK_HEADER, CHUNK_HEADER_2021 = 48, 44
 CHUNK_DATA_LENGTH, CHUNK_TRAILER_LENGTH = 36, 40

@@ -290,7 +290,7 @@ class Records:
         delivered = kind[holders] == DELIVERED
         publisher, subscription = (numbers(fields.columns[f"{of}_id"])[holders] for of in ("publisher", "subscription"))
         ids = np.where(delivered, subscription + names.SUBSCRIPTIONS, publisher)
-        meaning, table = self.known.meanings(rows, fields, holders, ids)  # which notes what the frames tell
+        meaning, table = self.known.meanings(rows, fields, holders, ids)  # which notes what the frames show
         if not len(holders):
             return None
         chunk = numbers(fields.columns["chunk_id"])[holders]

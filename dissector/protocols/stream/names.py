@@ -3,7 +3,7 @@
 Ids are per connection, and may be declared anew. What a request says holds from it on, and is taken back when the
 answer is an error; a subscription's id keeps its stream until another one is granted, for chunks may be under way. A
 publisher's id that stands for one already may not be declared again (brokers refuse it), unless a gap took its end:
-only the answer tells, and until it comes nothing is known.
+only the answer shows that, and until it comes nothing is known.
 """
 
 import json

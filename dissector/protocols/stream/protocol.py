@@ -72,7 +72,11 @@ class Stream(FramedStage):
     @property
     def own(self) -> Own:
         """What the kernels of the framing have besides."""
-        return Own(self.layouts, self.senders, self.bodies)
+        plan = self.plan
+        return Own(
+            self.layouts, self.senders, self.bodies, self.variants, plan.starts, plan.ops, plan.lists.parts,
+            plan.lists.shapes,
+        )  # fmt: skip
 
     def take(self, n: int, parts: int, buffer: Buffer, facts: Ints) -> Iterator[Made | Faults]:
         """Make rows of these frames and of the records in them, and read handshakes."""
@@ -100,10 +104,7 @@ class Stream(FramedStage):
     def _decoded(self, n: int, buffer: Buffer) -> tuple[Ints, Decoded]:
         """Return the rows of frames and their fields; of handshakes alone where nothing else is wanted."""
         plan = self.plan
-        call(
-            frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.variants, plan.starts, plan.ops,
-            plan.lists[0], plan.lists[1],
-        )  # fmt: skip
+        call(frames.choose_layouts, self.compiled, buffer.data, self.frames, n, self.own)
         rows = self.frames[:, :n]
         rows = rows[:, self.handshakes.relevant(rows)] if self.only_handshakes else rows.copy()
         fields = decode(
@@ -121,10 +122,10 @@ class Stream(FramedStage):
 
 
 def _begins(client: bytes) -> bool | None:
-    """Return a client begins with peer-properties: a length of less than 16 MiB, the key 0x0011, version 1."""
+    """Return whether a client begins with peer-properties: a length (which may be damaged), key 0x0011, version 1."""
     if len(client) < 8:
         return None if b"\0\0".startswith(client[:2]) else False
-    return client.startswith(b"\0\0") and client[4:8] == b"\x00\x11\x00\x01"
+    return client[4:8] == b"\x00\x11\x00\x01"
 
 
 PROTOCOLS = (

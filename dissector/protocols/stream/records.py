@@ -104,7 +104,7 @@ class Large:
     size: int
     left: int
     held: sections.Sections
-    """What its first bytes tell."""
+    """What its first bytes show."""
     lanes: Array
     tail: Array
 

@@ -99,8 +99,15 @@ class Own(NamedTuple):
         layouts: (layouts, Layout).
         senders: see `layout.sender_table`.
         bodies: (2 * slots, Body).
+        variants: see `layout.variant_table`.
+        starts, ops, members, shapes: the programs of a `Plan`, with its lists.
     """
 
     layouts: Array
     senders: Array
     bodies: Array
+    variants: Array
+    starts: Array
+    ops: Array
+    members: Array
+    shapes: Array

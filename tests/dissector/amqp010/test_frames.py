@@ -89,8 +89,8 @@ def test_channels_tracks_and_directions_are_put_together_apart() -> None:
     tables = dissect_packets(play(*turns))
     found = [each for each in operations(tables) if each[1] == "message.transfer"]
     assert found == [(1, "message.transfer", 0), (1, "message.transfer", 0), (2, "message.transfer", 0)]
-    told = [(row["kind"], row["session"], row["body_size"]) for row in rows(tables["messages"])]
-    assert told == [("publish", "s", 90), ("deliver", "s", 90), ("publish", "other", 90)]
+    reported = [(row["kind"], row["session"], row["body_size"]) for row in rows(tables["messages"])]
+    assert reported == [("publish", "s", 90), ("deliver", "s", 90), ("publish", "other", 90)]
     assert anomalies(tables) == []
 
 
@@ -295,8 +295,8 @@ def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "PAYLOAD", 100)
     long = b"".join(w.operation("queue.declare", largest=60, queue="q" * 40, alternate_exchange="e" * 200))
     found = dissect_packets(play((CLIENT, long + SYNC)))
-    told = frames(found, 12)[-2]
-    assert (told["method"], told["queue"], told["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
+    reported = frames(found, 12)[-2]
+    assert (reported["method"], reported["queue"], reported["alternate_exchange"]) == ("queue.declare", "q" * 40, None)
     assert {code for code, _ in anomalies(found)} == {"limit-reached"}
     assert frames(found)[-1]["method"] == "execution.sync"
 
@@ -311,14 +311,15 @@ def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
     assert (connection["handshake_outcome"], connection["skipped_bytes"]) == ("sasl-encrypted", 2 * len(layer))
 
 
-@pytest.mark.parametrize("port", [5672, 25_999])
-def test_a_header_with_a_frame_behind_it_is_the_brokers(port: int) -> None:
+@pytest.mark.parametrize(("port", "is_together"), [(5672, True), (5672, False), (25_999, True)])
+def test_a_header_is_the_brokers_by_its_port_or_by_a_frame_after_it(port: int, is_together: bool) -> None:
     """Where the capture begins with it; the client's was sent before."""
     tape = Tape(port=30_000, server_port=port)
     (_, client), (_, server), (_, start), *turns = w.opening()
     tape.say(CLIENT, client)
     begin = len(tape.packets)
-    tape.say(SERVER, server + start)
+    for data in [server + start] if is_together else [server, start]:
+        tape.say(SERVER, data)
     found = frames(dissect_packets(tape.play(turns).end().packets[begin:]))
     names = ["start", "start-ok", "tune", "tune-ok", "open", "open-ok"]
     assert [row["method"] for row in found] == [None] + [f"connection.{name}" for name in names]

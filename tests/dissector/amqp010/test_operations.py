@@ -39,7 +39,7 @@ def placed(records: list[bytes]) -> tuple[Any, Any, Any]:
     return np.frombuffer(data, np.uint8).copy(), len(data) - np.cumsum(length + 1), length
 
 
-def told(decoded: Decoded) -> tuple[list[Row], list[tuple[int, str]]]:
+def reported(decoded: Decoded) -> tuple[list[Row], list[tuple[int, str]]]:
     """The columns that each record has, and the problems."""
     for column in decoded.columns.values():
         column.validate(full=True)
@@ -54,7 +54,7 @@ def run(
     """Decode operations, by name and what stands after class and code."""
     data, offset, length = placed([content for _, content in records])
     programs = np.array([INDEX[name] for name, _ in records], np.int64)
-    return told(decode(plan(), data, offset, length, programs, np.full(len(records), cut, np.uint8), compiled))
+    return reported(decode(plan(), data, offset, length, programs, np.full(len(records), cut, np.uint8), compiled))
 
 
 def read(*segments: bytes, cut: bool = False, compiled: bool = False) -> tuple[list[Row], list[tuple[int, str]]]:
@@ -62,7 +62,7 @@ def read(*segments: bytes, cut: bool = False, compiled: bool = False) -> tuple[l
     data, offset, length = placed(list(segments))
     decoded = headers().decode(data, offset, length, np.full(len(segments), cut, np.uint8), compiled)
     assert list(decoded.columns) == list(headers().columns)
-    return told(decoded)
+    return reported(decoded)
 
 
 # --------------------------------------------------------------------------------------------------------- by hand

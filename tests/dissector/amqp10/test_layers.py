@@ -65,7 +65,7 @@ CLIENT = (
 )  # fmt: skip
 
 
-def told(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
+def reported(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
     """The record of a client that says this in chunks."""
     record = ConnectionRecord()
     layers = Amqp10Handshakes(
@@ -83,7 +83,7 @@ def told(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
 @settings(max_examples=50)
 @given(st.lists(st.integers(0, len(CLIENT)), max_size=20))
 def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
-    record = told(cuts)
+    record = reported(cuts)
     assert [step.event for step in record.steps] == ["sasl-init", "header", "open", "first use", "close"]
     assert record.user == "guest"
     assert record.arguments["open"]["virtual_host"] == "orders"
@@ -93,7 +93,7 @@ def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=80), st.integers(0, len(CLIENT)))
 def test_anything_may_follow(data: bytes, at: int) -> None:
-    record = told([], CLIENT[:at] + data + b"\0")
+    record = reported([], CLIENT[:at] + data + b"\0")
     assert "secret" not in repr(record)
 
 
@@ -108,7 +108,7 @@ def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[byt
         frame(0, code, b"\xd0" + struct.pack(">II", len(b"".join(fields)) + 4, len(fields)) + b"".join(fields))
         for code, fields in frames
     )
-    record = told([], data)
+    record = reported([], data)
     assert record.steps
     handshakes = spec_handshakes.load()
     side = Side(1, 1, None, "", None, 0)
@@ -119,6 +119,6 @@ def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[byt
 def test_what_goes_on_is_not_kept() -> None:
     head, much = CLIENT[:-12], frame(0, 0x14, b"\x45") * 4000
     assert len(much) > KEPT
-    record = told(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
+    record = reported(list(range(0, len(much), 1000)), head + much + CLIENT[-12:])
     assert "close" not in record.arguments
     assert record.facts["unread"] is False

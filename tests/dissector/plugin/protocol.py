@@ -15,7 +15,8 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.framing import frame_fault, lose
+from amqpscope.dissector.protocols.boundaries import lose
+from amqpscope.dissector.protocols.emitting import frame_fault
 from amqpscope.dissector.protocols.recognising import FramesRecogniser
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Columns, Faults, Made

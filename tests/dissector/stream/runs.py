@@ -92,7 +92,7 @@ def dissect(
     return {name: table.to_pylist() for name, table in tables.items()}
 
 
-def told(row: Row) -> Row:
+def reported(row: Row) -> Row:
     """What a row says beside its leading columns, lists and maps as values."""
     return {k: _value(v) for k, v in row.items() if v is not None and k not in LEADING}
 

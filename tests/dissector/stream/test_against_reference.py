@@ -19,7 +19,7 @@ JSON = {*MAPS, "tracking", *(name for name, kind in KINDS.items() if kind not in
 Row = dict[str, Any]
 
 
-def told(rows: list[Row]) -> list[Row]:
+def reported(rows: list[Row]) -> list[Row]:
     """Rows without nulls, lists and maps as such, in an order of their own."""
     found = []
     for row in rows:
@@ -44,7 +44,7 @@ def compare(capture: Path) -> dict[str, int]:
     for name, rows in found.items():
         kept = plain.SCHEMAS[name].names if name == "connections" else readers[name].schema.names
         made = [{k: row[k] for k in kept} | {"connection_id": numbers[row["connection_id"]]} for row in rows]
-        assert told(made) == told(expected[name]), name
+        assert reported(made) == reported(expected[name]), name
     return {name: len(rows) for name, rows in expected.items()}
 
 

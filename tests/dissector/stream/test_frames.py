@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.dissector.stream import wire as w
-from tests.dissector.stream.runs import START, STEP, Row, Wire, dissect, talk, told
+from tests.dissector.stream.runs import START, STEP, Row, Wire, dissect, reported, talk
 
 CHUNK = w.chunk(
     [w.simple(b"m5"), w.simple(b"m6"), w.simple(b"m7")], chunk_id=3, timestamp=1794949850634, trailer=bytes(14)
@@ -233,7 +233,7 @@ def test_a_frame(name: str) -> None:
     data, side, columns = FRAMES[name]
     found = dissect(talk([*w.hello(), (side, data)]))
     row = found["stream_frames"][-1]
-    assert told(row) == columns
+    assert reported(row) == columns
     assert row["size"] == len(data)
     assert row["from_client"] is side
     assert row["version"] == struct.unpack_from(">H", data, 6)[0]
@@ -246,7 +246,7 @@ def test_all_frames_however_they_are_cut(most: int, compiled: bool) -> None:
     for batch_bytes in (2_000, 1 << 20):
         found = dissect(talk(made_connection(), most, together=True), compiled, batch_bytes)
         frames = sorted(found["stream_frames"], key=lambda row: row["frame_no"])
-        assert [told(row) for row in frames[10:]] == expected()
+        assert [reported(row) for row in frames[10:]] == expected()
         assert [row["frame_no"] for row in frames] == list(range(len(frames)))
         assert not found["anomalies"]
         assert found["connections"][0]["protocol"] == "rabbitmq-stream"
@@ -277,7 +277,7 @@ def test_bytes_after_the_fields() -> None:
 def test_fields_beyond_the_frame() -> None:
     found = dissect(talk([*w.hello(), (False, w.frame(3, struct.pack(">BIQ", 1, 3, 9))), (False, w.HEARTBEAT)]))
     assert [(row["code"], row["frame_no"]) for row in found["anomalies"]] == [("field-overrun", 10)]
-    assert told(found["stream_frames"][10])["publishing_ids"] == [9]
+    assert reported(found["stream_frames"][10])["publishing_ids"] == [9]
     assert len(found["stream_frames"]) == 12
 
 
@@ -293,7 +293,7 @@ def test_unknown_commands_keep_the_framing(key: int, version: int) -> None:
 
 def test_numbers_beyond_63_bits() -> None:
     found = dissect(talk([*w.hello(), (False, w.confirm(1, [2**64 - 1, 2**63]))]))
-    assert told(found["stream_frames"][-1])["publishing_ids"] == [2**64 - 1, 2**63]
+    assert reported(found["stream_frames"][-1])["publishing_ids"] == [2**64 - 1, 2**63]
     assert [row["code"] for row in found["anomalies"]] == ["integer-too-large"]
 
 
@@ -309,7 +309,7 @@ def test_a_gap_in_a_body() -> None:
     wire.close()
     found = dissect(wire.packets)
     row = found["stream_frames"][10]
-    assert told(row) == {
+    assert reported(row) == {
         "command": "declare-publisher", "is_response": False, "correlation_id": 7, "publisher_id": 9,
         "publisher_reference": "reference",
     }  # fmt: skip
@@ -345,7 +345,7 @@ def test_impossible_sizes(size: int) -> None:
     broken = struct.pack(">IHH", size, 2, 1) + bytes(100)
     found = dissect(talk([*w.hello(), (True, broken), (True, w.HEARTBEAT)]))
     assert [row["command"] for row in found["stream_frames"][10:]] == ["heartbeat"]
-    assert {"frame-too-large", "frame-type-unknown"} & {row["code"] for row in found["anomalies"]}
+    assert {"frame-too-large", "frame-length-wrong"} & {row["code"] for row in found["anomalies"]}
 
 
 @pytest.mark.compiled

@@ -229,8 +229,8 @@ def test_tracking_chunks_hold_no_messages(compiled: bool) -> None:
     )
     assert not found["messages"]
     assert not found["anomalies"]
-    told = [json.loads(row["tracking"]) for row in found["stream_frames"] if row["command"] == "deliver"]
-    assert told == [
+    reported = [json.loads(row["tracking"]) for row in found["stream_frames"] if row["command"] == "deliver"]
+    assert reported == [
         [
             {"kind": "offset", "name": "cons1", "value": 4},
             {"kind": "sequence", "name": 'r"\\xff', "value": 2**64 - 1},
@@ -249,8 +249,8 @@ def test_torn_tracking_data() -> None:
     for body in (w.simple(good + b"\x01\x05cons"), w.simple(good + b"\x09\x00"), w.simple(good)[1:]):
         found = read(*SUBSCRIBE, (False, w.deliver(5, w.chunk([body], kind=1))))
         assert codes(found) == [("records-malformed", 10 + len(SUBSCRIBE))]
-        told = found["stream_frames"][-1]["tracking"]
-        assert json.loads(told) in ([{"kind": "offset", "name": "cons1", "value": 4}], [])
+        reported = found["stream_frames"][-1]["tracking"]
+        assert json.loads(reported) in ([{"kind": "offset", "name": "cons1", "value": 4}], [])
 
 
 @pytest.mark.parametrize("kind", [0, None])
@@ -260,8 +260,8 @@ def test_a_trailer_may_come_too(kind: int | None) -> None:
         found = read((False, w.deliver(5, w.chunk([w.simple(b"m")], trailer=trailer, trailer_sent=sent))))
         assert len(found["messages"]) == 1
         assert not found["anomalies"]
-        told = found["stream_frames"][-1]["tracking"]
-        assert told == ('[{"kind":"sequence","name":"ref1","value":7}]' if sent else None)
+        reported = found["stream_frames"][-1]["tracking"]
+        assert reported == ('[{"kind":"sequence","name":"ref1","value":7}]' if sent else None)
     found = read((False, w.deliver(5, w.chunk([w.simple(b"m")], trailer=trailer) + b"???")))
     assert codes(found) == [("records-malformed", 10)]
 
@@ -369,12 +369,12 @@ def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
         rows = found["messages"]
         assert [row["body_hash"] for row in rows] == [hashed(item) for item in items] * 2
         assert [row["offset"] for row in rows[len(items) :]] == list(range(7, 7 + len(items)))
-        told = [
+        reported = [
             {k: v for k, v in row.items() if k in ("kind", "publish_seq", "stream", "body_size", "frame_no")}
             for row in rows
         ]
-        assert whole in (None, told)
-        whole = told
+        assert whole in (None, reported)
+        whole = reported
 
 
 def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,12 +436,12 @@ CONVERSATION = [
 ]  # fmt: skip
 
 
-def told(found: dict[str, list[Row]]) -> list[list[str]]:
+def reported(found: dict[str, list[Row]]) -> list[list[str]]:
     """Rows without packets and times, which segmentation changes."""
     names = {"packet", "ts_ns", "ts", "first_packet", "first_ts_ns", "last_ts_ns", "last_packet", "packets", "missing"}
     tables = ("stream_frames", "messages", "anomalies")
-    told = [[str({k: v for k, v in row.items() if k not in names}) for row in found[table]] for table in tables]
-    return [*told[:2], sorted(told[2])]  # anomalies come by what found them
+    reported = [[str({k: v for k, v in row.items() if k not in names}) for row in found[table]] for table in tables]
+    return [*reported[:2], sorted(reported[2])]  # anomalies come by what found them
 
 
 @BOTH
@@ -458,7 +458,7 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
     with pytest.MonkeyPatch.context() as patch:
         if not compiled:  # compiled kernels have it built in
             patch.setattr("amqpscope.dissector.protocols.stream.frames.PART", part)
-        assert told(dissect(wire.packets, compiled, batch_bytes)) == WHOLE
+        assert reported(dissect(wire.packets, compiled, batch_bytes)) == WHOLE
 
 
 @pytest.mark.compiled
@@ -479,10 +479,10 @@ def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> N
             at -= len(part)
     packets: list[Packet] = talk([(side, bytes(part)) for side, part in data], 300)
     found = dissect(packets, compiled)
-    assert told(found) == told(dissect(packets, not compiled, 700))
+    assert reported(found) == reported(dissect(packets, not compiled, 700))
 
 
-WHOLE = told(dissect(talk(CONVERSATION)))
+WHOLE = reported(dissect(talk(CONVERSATION)))
 
 
 def test_many_members_are_not_opened() -> None:

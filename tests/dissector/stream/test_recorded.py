@@ -33,8 +33,8 @@ def test_response_codes_are_those_the_client_received() -> None:
     rows = read("stream_calls")["stream_frames"]
     answers = [row for row in rows if row["is_response"] and row["correlation_id"] is not None]
     coded = [row["response_code"] for row in answers if row["response_code"] is not None]
-    told = list(golden("stream_calls")["codes"].values())
-    assert coded == [1, 1, 1, 1, *told, 1]  # the handshake before, the close after
+    reported = list(golden("stream_calls")["codes"].values())
+    assert coded == [1, 1, 1, 1, *reported, 1]  # the handshake before, the close after
 
 
 def test_errors_without_a_request_of_their_own() -> None:
@@ -97,9 +97,9 @@ def test_two_subscriptions_got_the_same_records() -> None:
 
 def test_tracking_data_of_a_broker() -> None:
     """What the writer stored and published comes to who asks for all kinds of chunks."""
-    told = [row for row in read("stream_chunks")["stream_frames"] if row["tracking"]]
-    assert {row["chunk_type"] for row in told} == {0, 1}
-    items = [item for row in told for item in json.loads(row["tracking"])]
+    reported = [row for row in read("stream_chunks")["stream_frames"] if row["tracking"]]
+    assert {row["chunk_type"] for row in reported} == {0, 1}
+    items = [item for row in reported for item in json.loads(row["tracking"])]
     assert {"kind": "offset", "name": "cons1", "value": 4} in items
     # a writer of AMQP has a reference, too, which the broker made up
     assert {item["name"] for item in items} > {"cons1", "ref"}
@@ -131,8 +131,8 @@ def test_properties_are_those_that_the_second_library_was_given() -> None:
     for kind in ("publish", "deliver"):
         rows = [row for row in read("stream_js")["messages"] if row["kind"] == kind][:5]
         for n, row in enumerate(rows, 1):
-            told = [row[name] for name in ("message_id", "correlation_id", "content_type", "annotations")]
-            assert told == [f"m-{n}", f"c-{n}", "text/plain", '{"x-node":"yes"}']
+            reported = [row[name] for name in ("message_id", "correlation_id", "content_type", "annotations")]
+            assert reported == [f"m-{n}", f"c-{n}", "text/plain", '{"x-node":"yes"}']
             assert json.loads(row["headers"]) == {"n": n, "shop": "größe"}
 
 
@@ -143,8 +143,8 @@ def test_what_was_published_by_amqp_comes_out_of_the_stream() -> None:
     for row in rows:
         names = ("body", "body_size", "content_type", "message_id", "headers")
         assert [row[name] for name in names] == [b"by AMQP", 7, "text/plain", "m-1", '{"n":5,"s":"text"}']
-        told = json.loads(row["annotations"])
-        assert (told["x-routing-key"], told["x-exchange"], told["x-basic-priority"]) == ("chunks", "", 3)
+        reported = json.loads(row["annotations"])
+        assert (reported["x-routing-key"], reported["x-exchange"], reported["x-basic-priority"]) == ("chunks", "", 3)
         assert row["record_size"] > 7
 
 
@@ -171,9 +171,9 @@ def test_nothing_is_skipped_or_unread(name: str) -> None:
 
 def test_no_secret_gets_out() -> None:
     for name in NAMES:
-        told = str(read(name, bodies="full"))
+        reported = str(read(name, bodies="full"))
         for secret in golden(name).get("secrets", []):
-            assert secret not in told
+            assert secret not in reported
 
 
 def ordered(rows: list[Row]) -> list[str]:

@@ -435,6 +435,6 @@ def test_records_wait_from_the_first_key_log_on_in_any_batches(
 def test_no_secret_shows() -> None:
     _, options = in_tls("1.3", "")
     dissector = Dissector(options, compiled=False)
-    told = repr(dissector.tls.keylog) + repr(vars(dissector.tls))
+    reported = repr(dissector.tls.keylog) + repr(vars(dissector.tls))
     for line in Path(options.keylog or "").read_text().splitlines():
-        assert line.split()[-1] not in told
+        assert line.split()[-1] not in reported

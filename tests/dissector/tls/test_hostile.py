@@ -128,11 +128,11 @@ def test_hellos_say_what_was_agreed() -> None:
     found = Session(KeyLog(), True)
     for side, data in tunnel.opening:
         found.feed(side, data, len(data), AT, AT)
-    hello, chosen = found.shown.hello, found.shown.chosen
-    assert hello and chosen and found.shown.client == CLIENT
+    hello, chosen = found.handshake.shown.hello, found.handshake.shown.chosen
+    assert hello and chosen and found.handshake.shown.client == CLIENT
     assert (hello.server_name, hello.protocols, hello.versions) == (NAME, ("amqp", "other"), (0x0303,))
     assert 0xC02B in hello.suites and (chosen.version, chosen.suite) == (0x0303, 0xC02B)
-    assert [step.event for step in found.shown.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
+    assert [step.event for step in found.handshake.shown.steps] == ["tls.certificate", "tls.finished", "tls.finished"]
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
@@ -145,9 +145,9 @@ def test_malformed_messages_are_reported(batch_bytes: int) -> None:
     hello = hello[:43] + b"\xff" + hello[44:]  # the length of the session's name
     tape = Tape(server_port=5671).play([(side, hello), (other, answer), *rest])
     found = dissect_packets(tape.packets, batch_bytes=batch_bytes, check=True)
-    told = [(r["code"], r["from_client"], r["packet"], r["detail"]) for r in rows(found["anomalies"])]
+    reported = [(r["code"], r["from_client"], r["packet"], r["detail"]) for r in rows(found["anomalies"])]
     data = len(hello) - HEAD - 4
-    assert told == [
+    assert reported == [
         ("tls-message-malformed", True, 4, f"the lengths in client_hello ({data} bytes) contradict each other"),
         ("tls-message-malformed", False, 5, "the certificate cannot be parsed"),
     ]
@@ -162,8 +162,8 @@ def test_names_cannot_play_with_the_terminal() -> None:
     body = (
         b"\x03\x03" + bytes(32) + b"\0" + b"\0\x02\xc0\x2f" + b"\x01\0" + struct.pack(">H", len(extension)) + extension
     )
-    told = messages.client_hello(body).server_name
-    assert told and told.isprintable() and told.startswith("evil")
+    reported = messages.client_hello(body).server_name
+    assert reported and reported.isprintable() and reported.startswith("evil")
 
 
 # ------------------------------------------------------------------------------------------------------ whole runs
@@ -227,12 +227,12 @@ def test_a_certificate_is_valid_or_not_by_the_time_of_the_capture() -> None:
     began, ended = 1_577_836_800, 3_305_836_800
     words = {began - 1: "not valid before 2020-01-01", began: "valid until 2074-10-04", ended: "valid until 2074-10-04",
              ended + 1: "expired on 2074-10-04"}  # fmt: skip
-    for begin, told in words.items():
+    for begin, reported in words.items():
         tls = next(n for n, packet in enumerate(tape.packets) if certificate()[1] in packet.data)
         packets = [Packet(begin * 1_000_000_000 + n - tls, packet.data) for n, packet in enumerate(tape.packets)]
         (row,) = rows(dissect_packets(packets)["connections"])
-        assert row["tls_certificate"] == f"broker, broker.example, by broker, {told}"
-        assert told in row["handshake_steps"]
+        assert row["tls_certificate"] == f"broker, broker.example, by broker, {reported}"
+        assert reported in row["handshake_steps"]
 
 
 def test_a_flipped_bit_costs_one_record() -> None:
@@ -256,8 +256,8 @@ def test_the_wrong_secrets_open_nothing() -> None:
     )
     (row,) = rows(found["connections"])
     assert (row["protocol"], row["tls_decrypted"]) == ("tls", False) and not found["amqp091_frames"].num_rows
-    told = rows(found["anomalies"])
-    assert {(r["code"], r["connection_id"]) for r in told} == {("tls-undecrypted", row["connection_id"])}
+    reported = rows(found["anomalies"])
+    assert {(r["code"], r["connection_id"]) for r in reported} == {("tls-undecrypted", row["connection_id"])}
 
 
 def test_without_the_library_it_is_reported_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -272,17 +272,17 @@ def test_without_the_library_it_is_reported_what_to_install(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("keylog", "told"),
+    ("keylog", "reported"),
     [
         ("tls_sessions_13.log.json", "not a TLS key log, so 5 TLS connections stay encrypted"),
         ("tls_pika.keylog", "5 TLS connections stay encrypted"),
         ("tls_sessions_13.keylog", ""),
     ],
 )
-def test_a_key_log_that_opens_nothing_is_reported(keylog: str, told: str, capsys: Any) -> None:
+def test_a_key_log_that_opens_nothing_is_reported(keylog: str, reported: str, capsys: Any) -> None:
     assert main(["frames", str(FOLDER / "tls_sessions_13.pcap"), "--keylog", str(FOLDER / keylog)]) == 0
     error = capsys.readouterr().err
-    assert told in error if told else not error
+    assert reported in error if reported else not error
 
 
 def test_a_key_log_that_is_not_there(capsys: Any) -> None:
@@ -314,7 +314,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
     for side, data in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
         found.feed(side, data, len(data), AT, AT)
         assert found.held <= 20_000
-    assert not found.hoping and not found.waiting and found.shown.version == 0x0304
+    assert not found.hoping and not found.waiting and found.handshake.shown.version == 0x0304
     assert [fault.code for fault in found.faults] == ["limit-reached"]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks.walk import Collected, Walk
+from tests.pipelines.scenario import Connection, arrow, check
 
 Row = dict[str, Any]
 SIZES = (1, 2, 3, 7, 1000)
@@ -37,3 +38,16 @@ def checked(make: Callable[[], Walk], tables: Mapping[str, pa.Table], sizes: tup
         assert rows_of(make, tables, size) == whole
         assert rows_of(make, tables, size, stop=True) == whole
     return whole
+
+
+def check_made(
+    make: Callable[[], Walk], made: Iterable[tuple[Connection, list[Row]]], *order: str, sizes: tuple[int, ...] = SIZES
+) -> None:
+    """Connections have the rows that must be, in the order of these columns, whatever the batches are."""
+    made = list(made)
+    rows: dict[int, list[Row]] = {}
+    for row in checked(make, arrow(connection for connection, _ in made), sizes):
+        rows.setdefault(row["connection_id"], []).append(row)
+    for connection, expected in made:
+        mine = rows.get(connection.id, [])
+        check(sorted(mine, key=lambda row: [row[name] or 0 for name in order]), expected)

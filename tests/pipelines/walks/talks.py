@@ -50,10 +50,10 @@ class Talk:
         self.frames.append(leading | columns | place)
         return no
 
-    def ask(self, command: str, correlation: int, code: int = 1, told: Row | None = None, **columns: Any) -> None:
+    def ask(self, command: str, correlation: int, code: int = 1, reported: Row | None = None, **columns: Any) -> None:
         """A request and its answer."""
         self.frame(True, command, correlation_id=correlation, **columns)
-        answer = {"correlation_id": correlation, "response_code": code} | (told or {})
+        answer = {"correlation_id": correlation, "response_code": code} | (reported or {})
         self.frame(False, command, is_response=True, **answer)
 
     def publish(
@@ -69,8 +69,8 @@ class Talk:
         self.frame(False, "publish-confirm", publisher_id=publisher, publishing_ids=json.dumps(list(numbers)))
 
     def refuse(self, *errors: tuple[int, int], publisher: int = 1) -> None:
-        told = json.dumps([{"publishing_id": n, "code": c} for n, c in errors], separators=(",", ":"))
-        self.frame(False, "publish-error", publisher_id=publisher, publishing_errors=told)
+        reported = json.dumps([{"publishing_id": n, "code": c} for n, c in errors], separators=(",", ":"))
+        self.frame(False, "publish-error", publisher_id=publisher, publishing_errors=reported)
 
 
 def tables_of(*talks: Talk) -> dict[str, pa.Table]:

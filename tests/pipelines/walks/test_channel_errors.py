@@ -8,8 +8,8 @@ import pytest
 from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks import channel_errors
 from amqpscope.pipelines.walks.channel_errors import ChannelErrors
-from tests.pipelines.scenario import TICK, Connection, arrow, check
-from tests.pipelines.walks.properties import checked
+from tests.pipelines.scenario import TICK, Connection, arrow
+from tests.pipelines.walks.properties import check_made, checked
 
 Made = tuple[Connection, list[dict[str, Any]]]
 IDS = {
@@ -205,15 +205,11 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name):
-    connection, expected = SCENARIOS[name]()
-    check(in_order(checked(ChannelErrors, arrow([connection]))), expected)
+    check_made(ChannelErrors, [SCENARIOS[name]()], "frame_no")
 
 
 def test_all_connections_at_once():
-    made = [scenario() for scenario in SCENARIOS.values()]
-    rows = checked(ChannelErrors, arrow([c for c, _ in made]))
-    for connection, expected in made:
-        check(in_order([row for row in rows if row["connection_id"] == connection.id]), expected)
+    check_made(ChannelErrors, [scenario() for scenario in SCENARIOS.values()], "frame_no")
 
 
 def counted(c: Connection) -> list[tuple[Any, ...]]:

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.pipelines.engine import batches, walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks import returns, store
 from amqpscope.pipelines.walks.confirms import Confirms
-from amqpscope.pipelines.walks.walk import Collected
-from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
+from tests.pipelines.scenario import TICK, Connection, arrow
+from tests.pipelines.walks.properties import check_made
 
 
 def up(connection: Connection) -> Connection:
@@ -465,73 +466,37 @@ def one_direction_missing() -> tuple[Connection, list[dict[str, Any]]]:
 SCENARIOS["one_direction_missing"] = one_direction_missing
 MADE = {name: scenario() for name, scenario in SCENARIOS.items()}
 MADE |= {f"random {seed}": random_connection(seed) for seed in range(200)}
-ORDER = ("connection_id", "channel", "channel_epoch", "publish_seq")
-
-
-FEW = [*list(MADE)[:: len(MADE) // 24]]
+ORDER = ("channel", "channel_epoch", "publish_seq")
+FEW = list(MADE.values())[:: len(MADE) // 24]
 """Some of them: batches of few events take long."""
-
-
-def checked(result, names=MADE) -> None:
-    rows = by_connection(result, *ORDER)
-    for connection, expected in map(MADE.get, names):
-        check(rows.get(connection.id, []), expected)
-
-
-@pytest.fixture(scope="module")
-def tables():
-    return arrow([connection for connection, _ in MADE.values()])
-
-
-@pytest.fixture(scope="module")
-def few():
-    return arrow([MADE[name][0] for name in FEW])
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name):
-    connection, expected = MADE[name]
-    rows = walked(arrow([connection]), [Confirms()])["confirms"]
-    check(by_connection(rows, *ORDER).get(connection.id, []), expected)
+    check_made(Confirms, [MADE[name]], *ORDER, sizes=())
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_small_batches(few, size):
-    checked(walked(few, [Confirms()], size)["confirms"], FEW)
-
-
-@pytest.mark.parametrize("size", [100, 1000, 1 << 17])
-def test_batches_of_any_size(tables, size):
-    checked(walked(tables, [Confirms()], size)["confirms"])
-
-
-@pytest.mark.parametrize("size", [1, 5, 100])
-def test_state_is_taken_up_elsewhere(few, size):
-    found = Collected()
-    state = Confirms().take_out()
-    for events in batches(few, [Confirms()], size):
-        walk = Confirms()
-        walk.put_back(state)
-        found.add(walk.feed(events))
-        state = walk.take_out()
-    walk = Confirms()
-    walk.put_back(state)
-    found.add(walk.finish())
-    checked(found.table("confirms"), FEW)
+def test_rows_depend_on_nothing_but_events():
+    check_made(Confirms, FEW, *ORDER, sizes=(1, 2, 7))
+    check_made(Confirms, MADE.values(), *ORDER, sizes=(1000,))
 
 
 @pytest.mark.compiled
-def test_compiled(tables):
-    checked(walked(tables, [Confirms(compiled=True)], 1000)["confirms"])
+def test_compiled():
+    check_made(partial(Confirms, compiled=True), MADE.values(), *ORDER, sizes=(1000,))
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
-def test_what_lies_in_files_is_the_same(tables, monkeypatch, compiled):
+def test_what_lies_in_files_is_the_same(monkeypatch, compiled):
     monkeypatch.setattr(store, "SPILL", 1 << 10)
     monkeypatch.setattr(store, "STEP", 1 << 8)
-    walk = Confirms(compiled=compiled)
-    walk.waiting.room = walk.answers.room = 500
-    checked(walked(tables, [walk], 7)["confirms"])
+
+    def small() -> Confirms:
+        walk = Confirms(compiled=compiled)
+        walk.waiting.room = walk.answers.room = 500
+        return walk
+
+    check_made(small, FEW, *ORDER, sizes=(7,))
 
 
 def test_returns_of_more_than_are_expected_are_not_known(monkeypatch):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.walks.heartbeats import Heartbeats
-from tests.pipelines.scenario import Connection, arrow, check
-from tests.pipelines.walks.properties import checked, rows_of
+from tests.pipelines.scenario import Connection, arrow
+from tests.pipelines.walks.properties import check_made, checked, rows_of
 
 S = 1_000_000_000
 
@@ -159,9 +159,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name):
-    connection, expected = SCENARIOS[name]()
-    rows = checked(Heartbeats, arrow([connection]))
-    check(sorted(rows, key=lambda row: row["from_client"]), expected)
+    check_made(Heartbeats, [SCENARIOS[name]()], "from_client")
 
 
 def some(seed: int) -> list[Connection]:

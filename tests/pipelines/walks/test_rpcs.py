@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 from tests.pipelines.walks.made_connections import ANSWERS, MadeConnection
-from tests.pipelines.walks.properties_of_rpcs import SIZES, rows_of, same_in_every_manner
+from tests.pipelines.walks.properties import check_made, checked, rows_of
 
 QUEUE_DECLARE, EXCHANGE_DECLARE, CONNECTION_OPEN, BASIC_PUBLISH, BASIC_GET = (
     {"class_id": a, "method_id": b} for a, b in ((50, 10), (40, 10), (10, 40), (60, 40), (60, 70))
@@ -350,51 +351,36 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
     return c, expected
 
 
-@pytest.fixture(scope="module")
-def made():
-    found = {name: scenario() for name, scenario in SCENARIOS.items()}
-    return found | {f"random {seed}": random_connection(seed) for seed in range(80)}
-
-
-@pytest.fixture(scope="module")
-def runs(made):
-    result = walked(arrow(connection for connection, _ in made.values()), [Rpcs()])["rpcs"]
-    assert result.schema == schema("rpcs")
-    rows = by_connection(result, "connection_id", "request_frame_no")
-    return {name: (rows.get(connection.id, []), expected) for name, (connection, expected) in made.items()}
+MADE = {name: scenario() for name, scenario in SCENARIOS.items()}
+RANDOM = [random_connection(seed) for seed in range(80)]
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(runs, name):
-    check(*runs[name])
+def test_scenario(name):
+    check_made(Rpcs, [MADE[name]], "request_frame_no", sizes=())
 
 
-def test_random_connections_agree_with_a_queue(runs):
-    for name, (rows, expected) in runs.items():
-        if name.startswith("random"):
-            check(rows, expected)
+def test_random_connections_agree_with_a_queue():
+    check_made(Rpcs, RANDOM, "request_frame_no", sizes=())
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_rows_depend_on_nothing_but_events(made, runs, size):
-    few = [name for name in made if not name.startswith("random")]
-    tables = arrow(made[name][0] for name in few)
-    expected = [row for name in few for row in runs[name][0]]
-    assert rows_of(tables, size) == expected
-    assert rows_of(tables, size, stop=True) == expected
+def test_rows_depend_on_nothing_but_events():
+    check_made(Rpcs, MADE.values(), "request_frame_no")
+    assert walked(arrow([MADE["pipelined_gets"][0]]), [Rpcs()])["rpcs"].schema == schema("rpcs")
 
 
-def test_connections_change_nothing_for_each_other(made, runs):
-    for name, (connection, _) in made.items():
-        assert rows_of(arrow([connection]), 1000) == runs[name][0]
+def test_connections_change_nothing_for_each_other():
+    connections = [connection for connection, _ in (*MADE.values(), *RANDOM)]
+    alone = [row for connection in connections for row in rows_of(Rpcs, arrow([connection]))]
+    assert rows_of(Rpcs, arrow(connections)) == sorted(alone, key=repr)
 
 
 @pytest.mark.compiled
-def test_compiled_rows_are_the_same(made):
+def test_compiled_rows_are_the_same():
     lossy = [made_connection(seed, 4).captured(0.1) for seed in range(20)]
-    tables = arrow([*(connection for connection, _ in made.values()), *lossy])
-    assert rows_of(tables, 1000, compiled=True) == rows_of(tables, 1 << 20)
-    assert rows_of(tables, 7, stop=True, compiled=True) == rows_of(tables, 1 << 20)
+    tables = arrow([*(connection for connection, _ in (*MADE.values(), *RANDOM)), *lossy])
+    expected = rows_of(Rpcs, tables, 1 << 20)
+    assert rows_of(partial(Rpcs, True), tables) == rows_of(partial(Rpcs, True), tables, 7, stop=True) == expected
 
 
 def made_connection(seed: int, at_once: int, kinds: tuple[str, ...] = tuple(ANSWERS)) -> MadeConnection:
@@ -423,7 +409,7 @@ def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
 
 def test_loss_in_any_batches():
     captured = [made_connection(seed, at_once).captured(0.05) for seed in range(2) for at_once in (1, 2, 4)]
-    same_in_every_manner(arrow(captured), (2, 7))
+    checked(Rpcs, arrow(captured), (2, 7))
 
 
 def test_of_one_direction_alone_the_answers_are_missing():
@@ -438,7 +424,7 @@ def test_of_one_direction_alone_the_answers_are_missing():
 
 
 def rows_alone(c: Connection) -> list[dict[str, Any]]:
-    return same_in_every_manner(arrow([c]))
+    return sorted(checked(Rpcs, arrow([c])), key=lambda row: row["request_frame_no"])
 
 
 def test_what_is_evicted(monkeypatch):
@@ -650,7 +636,7 @@ COLUMNS = (
 @pytest.mark.parametrize("capture", WHOLE, ids=lambda path: path.stem)
 def test_recordings_against_the_reference(capture):
     tables, connections = ours(capture), identities(capture)
-    rows = rows_of(tables, 100)
+    rows = rows_of(Rpcs, tables, 100)
     spoken = {connections[identity] for identity in tables["amqp091_frames"]["connection_id"].to_pylist()}
     expected = [row for row in reference.rpcs(theirs(capture)) if row["connection"] in spoken]
     mine = Counter((connections[row["connection_id"]], *(row[name] for name in COLUMNS)) for row in rows)

@@ -12,7 +12,7 @@ from amqpscope.pipelines.walks.rpcs import Rpcs
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import arrow_table, by_connection, check
-from tests.pipelines.walks.properties_of_rpcs import same_in_every_manner
+from tests.pipelines.walks.properties import checked
 
 Row = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Streams:
         return {name: arrow_table(name, found) for name, found in rows.items()}
 
     def rows(self) -> list[Row]:
-        return same_in_every_manner(self.tables())
+        return sorted(checked(Rpcs, self.tables()), key=lambda row: (row["connection_id"], row["request_frame_no"]))
 
 
 @pytest.mark.parametrize("capture", [path for path in CAPTURES if path.stem.startswith("stream")], ids=lambda p: p.stem)

@@ -361,6 +361,20 @@ def test_commands_that_ask():
     ]
 
 
+def test_steps_of_distributed_transactions_fail_by_their_result():
+    peers = Peers(1)
+    peers.begin()
+    for number, (name, status) in enumerate([("start", "{}"), ("end", '{"status":7}'), ("prepare", '{"status":1}')]):
+        peers.command(True, f"dtx.{name}", xid='{"format":1}', sync=False)
+        value = f'{{"$dtx.xa-result":{status}}}'
+        peers.command(False, "execution.result", sync=False, command_id_sequence_no=number, value=value)
+    assert requests(peers, columns="request outcome reply_code") == [
+        ("dtx.start", "ok", None),
+        ("dtx.end", "ok", None),
+        ("dtx.prepare", "error", 1),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------ in any manner
 
 

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import batches, walked
+from amqpscope.pipelines.engine import walked
 from amqpscope.pipelines.walks.settlements import Settlements
-from amqpscope.pipelines.walks.walk import Collected
-from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
+from tests.pipelines.scenario import TICK, Connection, arrow
+from tests.pipelines.walks.properties import check_made
 
 
 def up(connection: Connection) -> Connection:
@@ -448,64 +449,24 @@ def random_connection(seed: int) -> tuple[Connection, list[dict[str, Any]]]:
 
 MADE = {name: scenario() for name, scenario in SCENARIOS.items()}
 MADE |= {f"random {seed}": random_connection(seed) for seed in range(200)}
-ORDER = ("connection_id", "channel", "channel_epoch", "delivery_tag")
-
-
-FEW = [*list(MADE)[:: len(MADE) // 24]]
+ORDER = ("channel", "channel_epoch", "delivery_tag")
+FEW = list(MADE.values())[:: len(MADE) // 24]
 """Some of them: batches of few events take long."""
 
 
-def checked(result, names=MADE) -> None:
-    rows = by_connection(result, *ORDER)
-    for connection, expected in map(MADE.get, names):
-        check(rows.get(connection.id, []), expected)
-
-
-@pytest.fixture(scope="module")
-def tables():
-    return arrow([connection for connection, _ in MADE.values()])
-
-
-@pytest.fixture(scope="module")
-def few():
-    return arrow([MADE[name][0] for name in FEW])
-
-
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_scenario(name):
-    connection, expected = MADE[name]
-    rows = walked(arrow([connection]), [Settlements()])["settlements"]
-    check(by_connection(rows, *ORDER).get(connection.id, []), expected)
+    check_made(Settlements, [MADE[name]], *ORDER, sizes=())
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_small_batches(few, size):
-    checked(walked(few, [Settlements()], size)["settlements"], FEW)
-
-
-@pytest.mark.parametrize("size", [100, 1000, 1 << 17])
-def test_batches_of_any_size(tables, size):
-    checked(walked(tables, [Settlements()], size)["settlements"])
-
-
-@pytest.mark.parametrize("size", [1, 5, 100])
-def test_state_is_taken_up_elsewhere(few, size):
-    found = Collected()
-    state = Settlements().take_out()
-    for events in batches(few, [Settlements()], size):
-        walk = Settlements()
-        walk.put_back(state)
-        found.add(walk.feed(events))
-        state = walk.take_out()
-    walk = Settlements()
-    walk.put_back(state)
-    found.add(walk.finish())
-    checked(found.table("settlements"), FEW)
+def test_rows_depend_on_nothing_but_events():
+    check_made(Settlements, FEW, *ORDER, sizes=(1, 2, 7))
+    check_made(Settlements, MADE.values(), *ORDER, sizes=(1000,))
 
 
 @pytest.mark.compiled
-def test_compiled(tables):
-    checked(walked(tables, [Settlements(compiled=True)], 1000)["settlements"])
+def test_compiled():
+    check_made(partial(Settlements, compiled=True), MADE.values(), *ORDER, sizes=(1000,))
 
 
 def test_what_waits_beyond_the_limit_is_evicted():

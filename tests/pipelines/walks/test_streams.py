@@ -122,8 +122,8 @@ def test_publishes_are_those_of_the_books(confirmed, name):
     # the streams were created before in the same capture, so that nothing was stored
     assert {row["deduplicated"] for row in rows if row["outcome"] == "ack"} == {False}
     log = json.loads((CAPTURES / f"{name}.log.json").read_text())["events"]
-    told = {event["publishing_id"] for event in log if event["what"] == "confirmed" and event["confirmed"]}
-    assert told <= {row["publish_seq"] for row in rows if row["outcome"] == "ack"}
+    reported = {event["publishing_id"] for event in log if event["what"] == "confirmed" and event["confirmed"]}
+    assert reported <= {row["publish_seq"] for row in rows if row["outcome"] == "ack"}
 
 
 def test_ids_that_a_client_sent_again_were_dropped(confirmed):
@@ -142,7 +142,7 @@ def test_ids_that_a_client_sent_again_were_dropped(confirmed):
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_confirm_is_somebodys(confirmed, frames, name):
     """Each id that the broker confirms or refuses is the answer to one publish; ends are the frames that say so."""
-    told = [
+    reported = [
         (row["connection_id"], row["frame_no"], number)
         for row in frames[name]
         for number in [
@@ -151,7 +151,7 @@ def test_every_confirm_is_somebodys(confirmed, frames, name):
         ]
     ]
     rows = [row for row in confirmed[name] if row["outcome"] != "none"]
-    assert sorted((r["connection_id"], r["confirm_frame_no"], r["publish_seq"]) for r in rows) == sorted(told)
+    assert sorted((r["connection_id"], r["confirm_frame_no"], r["publish_seq"]) for r in rows) == sorted(reported)
     by_number = {(row["connection_id"], row["frame_no"]): row for row in frames[name]}
     for row in rows:
         frame = by_number[row["connection_id"], row["confirm_frame_no"]]
@@ -399,9 +399,9 @@ def test_deduplication_by_hand():
 
     talk = Talk(1)
     sent(talk, "a", 5, 4, 6)  # nothing is known of what was stored
-    talk.ask("query-publisher-sequence", 1, told={"sequence": 6}, stream="s", publisher_reference="a")
+    talk.ask("query-publisher-sequence", 1, reported={"sequence": 6}, stream="s", publisher_reference="a")
     sent(talk, "a", 6, 7, epoch=2)
-    talk.ask("query-publisher-sequence", 2, told={"sequence": 0}, stream="s", publisher_reference="b")
+    talk.ask("query-publisher-sequence", 2, reported={"sequence": 0}, stream="s", publisher_reference="b")
     sent(talk, "b", 0, 1, 1, epoch=3)
     talk.ask("create", 3, stream="s")
     sent(talk, "a", 0, 1, epoch=4)
@@ -478,7 +478,7 @@ def test_an_id_is_no_repetition_of_one_that_was_refused():
         return [(row["publish_seq"], row["deduplicated"]) for row in confirms(tables_of(talk))]
 
     assert rows(first=True) == [(5, False), (9, None), (5, True), (8, False)]
-    # 9 was the highest that was sent, and nobody had told by then of 5
+    # 9 was the highest that was sent, and nobody had reported 5 by then
     assert rows() == [(5, False), (9, None), (5, None), (8, None)]
 
 
@@ -523,8 +523,8 @@ def any_talk(chance: random.Random, number: int, *, gaps: bool = True) -> Talk:
             epochs[publisher] += 1
             talk.frame(True, "declare-publisher", publisher_id=publisher, correlation_id=correlation, stream="s")
         elif what < 0.86:
-            told = {"sequence": chance.randrange(12)}
-            talk.ask("query-publisher-sequence", correlation, told=told, stream="s", publisher_reference="a")
+            reported = {"sequence": chance.randrange(12)}
+            talk.ask("query-publisher-sequence", correlation, reported=reported, stream="s", publisher_reference="a")
         elif what < 0.9:
             talk.ask("create", correlation, code=chance.choice([1, 1, 5]), stream="s")
         elif what < 0.95 and gaps:
@@ -563,14 +563,14 @@ def test_no_wrong_pairs_where_answers_are_lost(seed):
     assert {tuple(row[name] for name in names) for row in rows if row["outcome"] != "none"} <= whole
 
 
-def numbers_told(frames: list[Row]) -> Counter[tuple[int, int, int, int]]:
+def numbers_reported(frames: list[Row]) -> Counter[tuple[int, int, int, int]]:
     """How often each answer names an id: no answer is of more sendings than that."""
-    told: Counter[tuple[int, int, int, int]] = Counter()
+    reported: Counter[tuple[int, int, int, int]] = Counter()
     for row in frames:
         numbers = json.loads(row["publishing_ids"] or "[]")
         numbers += [each["publishing_id"] for each in json.loads(row["publishing_errors"] or "[]")]
-        told.update((row["connection_id"], row["frame_no"], row["publisher_id"], number) for number in numbers)
-    return told
+        reported.update((row["connection_id"], row["frame_no"], row["publisher_id"], number) for number in numbers)
+    return reported
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -581,9 +581,9 @@ def test_confirms_in_every_manner(seed):
     rows = confirms(tables)
     assert sum(row["records"] for row in rows) == len(tables["messages"])
     names = ("connection_id", "confirm_frame_no", "publisher_id", "publish_seq")
-    told = numbers_told(tables["stream_frames"].to_pylist())
+    reported = numbers_reported(tables["stream_frames"].to_pylist())
     found = Counter(tuple(row[name] for name in names) for row in rows if row["outcome"] != "none")
-    assert all(count <= told[key] for key, count in found.items())
+    assert all(count <= reported[key] for key, count in found.items())
 
 
 @pytest.mark.parametrize(("columns", "compiled"), [(1, False), (3, True)])
@@ -761,7 +761,7 @@ def test_subscriptions_in_every_manner(seed):
             elif what < 0.9:
                 talk.ask(chance.choice(["create", "delete"]), correlation, stream=chance.choice("st"))
             elif what < 0.95:
-                talk.ask("stream-stats", correlation, stream="s", told={"statistics": '{"committed_chunk_id":30}'})
+                talk.ask("stream-stats", correlation, stream="s", reported={"statistics": '{"committed_chunk_id":30}'})
             else:
                 talk.frame(chance.random() < 0.5, "heartbeat")
                 talk.lose()
@@ -824,7 +824,7 @@ def test_a_stream_that_begins_anew(command):
 def test_statistics_tell_how_long_a_stream_is():
     talk = Talk(1)
     talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
-    talk.ask("stream-stats", 2, stream="s", told={"statistics": '{"first_chunk_id":0,"committed_chunk_id":70}'})
+    talk.ask("stream-stats", 2, stream="s", reported={"statistics": '{"first_chunk_id":0,"committed_chunk_id":70}'})
     deliver(talk, 0, 10_000)
     assert [(row["stream_offset"], row["lag_records"]) for row in deliveries(tables_of(talk))] == [(70, 61)]
 
@@ -860,7 +860,7 @@ def test_numbers_that_cannot_be():
     for time in (-(2**63), 2**63 - 1, -(2**63) // 1_000_000):
         talk.frame(False, "deliver", subscription_id=1, chunk_id=2**63 - 1, chunk_records=9, chunk_timestamp=time)
         talk.frame(True, "credit", subscription_id=1, credit=1)
-    talk.ask("stream-stats", 2, stream="s", told={"statistics": '{"committed_chunk_id":99999999999999999999}'})
+    talk.ask("stream-stats", 2, stream="s", reported={"statistics": '{"committed_chunk_id":99999999999999999999}'})
     tables = tables_of(talk)
     assert [(row["age_ns"], row["last_offset"]) for row in deliveries(tables)] == [(None, None)] * 3
     # no round trip takes that long: a millisecond counts

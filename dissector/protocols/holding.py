@@ -1,14 +1,59 @@
-"""Gather what a direction holds back, for the search."""
+"""Chunks that a connection holds back while one of its directions is searched: hold, gather and release them."""
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.pool import give_row, take_row
 from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
-from amqpscope.dissector.tcp.state import Facts
+from amqpscope.dissector.tcp.state import Chunk, Facts
 
 FULL, FULL_LOOPBACK = 1_200, 32_000
 """Segments of fewer bytes are not full: links carry more (IPv6 at least 1,280 with heads), and loopback far more."""
 SHORT = 512
 """Segments of fewer bytes are not full, longer ones beside yet longer ones: TCP fills at least 536 (RFC 9293)."""
+
+
+@kernel
+def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
+    """Put a chunk after those of its connection that are held back; `at` of its bytes are processed."""
+    parsers, held = walk.parsers, walk.held
+    queue = 2 * chunks[Chunk.SLOT, i]
+    row = queue + chunks[Chunk.SIDE, i]
+    h = take_row(walk.free_held)
+    for k in range(Chunk.WIDTH):
+        held[h, k] = chunks[k, i]
+    held[h, Held.NEXT] = -1
+    held[h, Held.USED] = 1
+    if parsers[queue, Parser.QUEUE] < 0:
+        parsers[queue, Parser.QUEUE] = h
+        parsers[queue, Parser.TAKEN] = at
+    else:
+        held[parsers[queue, Parser.QUEUE_END], Held.NEXT] = h
+    parsers[queue, Parser.QUEUE_END] = h
+    parsers[queue, Parser.QUEUED] += 1
+    if chunks[Chunk.OFFSET, i] >= 0:
+        parsers[row, Parser.BYTES] += chunks[Chunk.LENGTH, i]
+        parsers[row, Parser.LAST] = chunks[Chunk.LENGTH, i]
+        walk.cursor[Cursor.HELD] += chunks[Chunk.LENGTH, i]
+    else:
+        parsers[row, Parser.GAPS] += 1
+
+
+@kernel
+def release_first(walk: Walk, queue: int) -> None:
+    """Give back the first chunk that is held back."""
+    parsers, held = walk.parsers, walk.held
+    h = parsers[queue, Parser.QUEUE]
+    row = queue + held[h, Held.SIDE]
+    if held[h, Held.OFFSET] >= 0:
+        parsers[row, Parser.BYTES] -= held[h, Held.LENGTH]
+        walk.cursor[Cursor.HELD] -= held[h, Held.LENGTH]
+    else:
+        parsers[row, Parser.GAPS] -= 1
+    parsers[queue, Parser.QUEUE] = held[h, Held.NEXT]
+    parsers[queue, Parser.QUEUED] -= 1
+    parsers[queue, Parser.TAKEN] = 0
+    held[h, Held.USED] = 0
+    give_row(walk.free_held, h)
 
 
 @kernel

@@ -1,0 +1,128 @@
+"""The options by which commands follow a directory, and how they do."""
+
+import argparse
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.cli import arguments as common
+from amqpscope.dissector.cli.arguments import ArgumentError
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.formatting import counted
+from amqpscope.dissector.tables.output import CODEC, Output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from amqpscope.dissector.following.dissection import Progress
+    from amqpscope.dissector.following.folder import Plan
+    from amqpscope.dissector.following.journal import Journal
+    from amqpscope.dissector.following.loop import Batch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--follow", action="store_true",
+        help="follow a directory that tcpdump or dumpcap rotates into: take each file when it is complete, and go on "
+        "where an earlier run ended",
+    )  # fmt: skip
+    parser.add_argument(
+        "--until-idle", metavar="SECONDS", type=seconds,
+        help="with --follow: end when nothing was written to the directory for so long (default: at Ctrl-C)",
+    )  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is something else.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return found
+
+
+def is_wanted(arguments: argparse.Namespace, others: Mapping[str, bool]) -> bool:
+    """Return whether a directory is to be followed.
+
+    Args:
+        arguments: of the command.
+        others: options that do not go with --follow, and whether each was given.
+
+    Raises:
+        ArgumentError: the arguments contradict each other.
+    """
+    if not arguments.follow:
+        if arguments.until_idle is not None:
+            raise ArgumentError("--until-idle goes with --follow")
+        return False
+    for option, is_given in others.items():
+        if is_given:
+            raise ArgumentError(f"--follow works in one process of this machine, without {option}")
+    if len(arguments.captures) != 1 or not Path(arguments.captures[0]).is_dir():
+        raise ArgumentError(f"--follow needs one directory, not {' '.join(arguments.captures)}")
+    if common.wanted_times(arguments).needs_day:
+        raise ArgumentError("with --follow, --from and --to need a date")
+    return True
+
+
+def run(
+    arguments: argparse.Namespace,
+    options: Options,
+    schemas: "Mapping[str, pa.Schema]",
+    make: "Callable[[Journal, Output, bool], Batch]",
+    form: str = "parquet",
+    compression: str = CODEC,
+    extra: str = "",
+) -> None:
+    """Follow a directory until nothing comes, or the user ends it.
+
+    Args:
+        arguments: of the command.
+        options: of the dissection.
+        schemas: of the tables that are written.
+        make: makes what takes the rows of a batch (`loop.Follower`).
+        form: format of the files.
+        compression: compression of Parquet.
+        extra: further options on which the rows depend.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
+    from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
+    from amqpscope.dissector.following.loop import Follower  # noqa: PLC0415
+
+    without_pandas()
+    # The system's allocator returns memory that Arrow's own retain.
+    pa.set_memory_pool(pa.system_memory_pool())
+    (named,) = arguments.captures
+    path, output = os.path.realpath(named), str(arguments.output)
+    made_by = f"{path} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
+    note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+
+    def report(progress: "Progress", plan: "Plan") -> None:
+        rows = sum(journal.rows.values())
+        for source in plan.sources:
+            if source.error:
+                common.print_skipped(f"{source.given}: {source.error}")
+        waiting = f"; {counted(plan.left, 'file')} not complete" if plan.left else ""
+        done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"
+        sys.stderr.write(f"{output}: {done}{waiting}\n")
+
+    with Watch() as watch, Journal(output, schemas, form, compression, note, made_by) as journal:
+        follower = Follower(Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle)
+        follower.run()
+        if watch.over:
+            sys.stderr.write(f"{output}: ended; the same command goes on from here\n")

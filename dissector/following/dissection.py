@@ -1,0 +1,176 @@
+"""A dissection that goes on from batch to batch of captures, with all that it remembers as bytes in between."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
+from amqpscope.dissector.capture.sources import Source, reason
+from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.following.folder import SOONEST, Plan
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.retained import Buffer
+from amqpscope.dissector.moving import opened, sealed
+from amqpscope.dissector.packets.merging import Capture, Decoded, Merger, cut
+from amqpscope.dissector.reading import CapturePass, Reports, incomplete, unreadable
+from amqpscope.dissector.tables.rows import Work
+from amqpscope.dissector.tcp.state import Conn, Facts
+
+HEAD = b"amqpscope follow 1\n"
+HOUR_NS = 3600 * 10**9
+IDLE_HOURS = 24
+"""Hours of capture time without a packet after which a connection is evicted; looked at every hour."""
+BATCH_BYTES = 6 << 20
+"""Bytes of packets that are read at a time."""
+
+
+class _Dissector(Dissector):
+    """A dissector that evicts idle connections."""
+
+    def evict_idle(self, since_ns: int, segment: tuple[int, int, int]) -> Iterator[Work]:
+        """Evict connections without a packet since a time; report it at a segment: its capture, packet and time."""
+        flows = self.tcp.flows
+        idle = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.conn[:, Conn.LAST_TS] < since_ns))
+        if not len(idle):
+            return
+        buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
+        for out in self.tcp.end(idle):
+            yield from self._take(out, buffer)
+        self.retain(buffer)
+        self.tcp.evicted.append((*segment, f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"))
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a dissection came.
+
+    Attributes:
+        taken: when files that were taken were written last (ns since 1970), by name.
+        position: time up to which packets were taken (ns).
+        held: time of the first packet that waits for other files; None without any.
+        files: number of files that were dissected.
+        refused: number of files that were not.
+        bytes: size of all of them.
+    """
+
+    taken: dict[str, int] = field(default_factory=dict)
+    position: int = SOONEST
+    held: int | None = None
+    files: int = 0
+    refused: int = 0
+    bytes: int = 0
+
+    def written(self) -> list[Any]:
+        """Return all as plain values."""
+        return [getattr(self, name) for name in self.__slots__]
+
+
+class Dissection(Reports):
+    """One batch of a dissection.
+
+    Args:
+        options: of the dissection, the same for all batches.
+        compiled: whether kernels run compiled.
+        state: what `take_out` of the batch before returned; None for the first batch.
+        batch_bytes: bytes of packets that are read at a time.
+
+    Raises:
+        StateError: the state is of another release or of other options.
+    """
+
+    dissector: _Dissector
+
+    def __init__(
+        self,
+        options: Options,
+        compiled: bool,
+        state: bytes | None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
+        super().__init__(_Dissector(options, compiled))
+        self.batch_bytes = batch_bytes
+        self._merger = Merger(self.dissector.points)
+        self._waiting: list[Any] = []
+        self._hour: int | None = None
+        self.progress = Progress()
+        if state is not None:
+            inner, self._waiting, self._hour, known = opened(HEAD, state)
+            self.progress = Progress(*known)
+            if inner is not None:
+                self.dissector.put_back(inner)
+                self._merger.put_back(self._waiting)
+
+    def work(self, plan: Plan, is_last: bool) -> Iterator[Work]:
+        """Yield functions that make the rows of a batch.
+
+        Args:
+            plan: the captures.
+            is_last: whether there are no further ones, so that connections end.
+
+        Raises:
+            MissingCaptureError: a file is gone; the batch is to be made anew, of what is there then.
+        """
+        self.progress.taken |= plan.written
+        for source in plan.sources:
+            if source.error:
+                self._refuse(source)
+            else:
+                self._merger.waiting.append(Capture(source.name, source.begin, partial(self._open, source)))
+        for decoded, keys in self._merger.segments(plan.until):
+            self.dissector.tcp.place(self.dissector.points)
+            yield from self._take(decoded, keys)
+            yield from self.flush()
+        self.progress.held = self._merger.first
+        self._waiting = self._merger.take_out()
+        yield from self.flush()
+        if is_last:
+            if self.dissector.captures:
+                yield partial(incomplete, self.dissector, self.dissector.captures[-1], self.dissector.packets.finish())
+            yield from self.dissector.last_work()
+            yield from self.flush()
+
+    def under_way(self) -> pa.RecordBatch:
+        """Return the rows that the connections that go on would have now."""
+        flows = self.dissector.tcp.flows
+        slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.facts[:, Facts.ID] != 0))
+        return self.dissector.connections.under_way(slots, flows, self.dissector.captures)
+
+    def take_out(self, is_last: bool) -> bytes:
+        """Return the state for the next batch; after the last one, of the captures only which were taken."""
+        inner = None if is_last else self.dissector.take_out()
+        return sealed(HEAD, [inner, self._waiting, self._hour, self.progress.written()])
+
+    def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
+        one = CapturePass(self, source, index, self.batch_bytes // lanes)
+        self.progress.files += 1
+        self.progress.bytes += source.size or 0
+        return self._read(one, source)
+
+    def _read(self, one: CapturePass, source: Source) -> Iterator[Decoded]:
+        try:
+            yield from one
+        except MissingCaptureError:
+            raise
+        except CaptureError as error:
+            self._refuse(replace(source, error=reason(source, error)))
+
+    def _refuse(self, source: Source) -> None:
+        self.progress.refused += 1
+        self.pending.append(partial(list, [unreadable(source)]))
+
+    def _take(self, decoded: Decoded, keys: Ints) -> Iterator[Work]:
+        """Dissect segments; at the first one of each hour, evict connections that are idle."""
+        self.progress.position = max(self.progress.position, int(keys[-1]))
+        segments, hours, begin = decoded.segments, keys // HOUR_NS, 0
+        for at in np.flatnonzero(np.diff(hours, prepend=hours[0] if self._hour is None else self._hour)).tolist():
+            if at:
+                yield from self.dissector.take(cut(decoded, slice(begin, at)))
+            where = int(segments.capture[at]), int(segments.packet[at]), int(segments.ts_ns[at])
+            yield from self.dissector.evict_idle((int(hours[at]) - IDLE_HOURS) * HOUR_NS, where)
+            begin = at
+        self._hour = int(hours[-1])
+        yield from self.dissector.take(cut(decoded, slice(begin, None)) if begin else decoded)

@@ -1,0 +1,206 @@
+"""Tables that grow by batches, each of which appears at once, together with the state behind it, or not at all.
+
+    DIR/_state/00000012/       the last batch that was committed
+        manifest.json          number of rows, of parts by table, and what the state belongs to
+        NAME                   state, as bytes
+        tables/TABLE/          parts of the batch, until they move to DIR/TABLE/
+    DIR/_state/00000013.new/   a batch that is being written
+
+The commit of a batch is the renaming of its folder. Parts move behind it; if the process is killed before they all
+have, they move when it begins again. So folders of tables hold parts of committed batches, and no others.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, Output, OutputError, claim, empty, replace
+from amqpscope.errors import reason
+
+MANIFEST = "manifest.json"
+TABLES = "tables"
+NEW = ".new"
+
+
+class Journal:
+    """The tables of one folder, batch by batch. A context; one process at a time has a folder.
+
+    Args:
+        folder: created if it does not exist; refused if it holds anything but an earlier output. One that was written
+            at once is replaced, one that was written by batches goes on.
+        schemas: the schemas of all tables; a table without rows has a part, too.
+        form: `parquet` or `arrow` (IPC files).
+        compression: compression of Parquet.
+        note: content of the folder's note, besides whether the output is complete.
+        made_by: what wrote the batches, which must be the same when it goes on.
+
+    Attributes:
+        rows: number of rows, by table.
+
+    Raises:
+        OutputError: the folder holds other files, is in use, was written by something else, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        schemas: Mapping[str, pa.Schema],
+        form: str = "parquet",
+        compression: str = CODEC,
+        note: Mapping[str, object] | None = None,
+        made_by: str = "",
+    ) -> None:
+        self.folder, self.schemas, self.form, self.compression = Path(folder), schemas, form, compression
+        self.note, self.made_by = dict(note or {}), made_by
+        self.number = 0
+        self.rows = dict.fromkeys(schemas, 0)
+        self._parts = dict.fromkeys(schemas, 0)
+        """Number of the next part of each table."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held, _writing(self.folder):
+            parts = claim(self.folder, self.schemas)
+            handle = os.open(self.folder, os.O_RDONLY)
+            held.callback(os.close, handle)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutputError(f"{self.folder}: another process writes there") from None
+            there = self._state.iterdir() if self._state.is_dir() else ()
+            self.number = max((int(path.name) for path in there if path.name.isdecimal()), default=0)
+            if self.number:
+                self._go_on()
+            else:
+                self._write_note(complete=False)
+                empty(self.folder, parts, self.schemas)
+            held.callback(lambda: shutil.rmtree(self._next, ignore_errors=True))
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    @property
+    def _state(self) -> Path:
+        return self.folder / STATE
+
+    @property
+    def _last(self) -> Path:
+        return self._state / f"{self.number:08d}"
+
+    @property
+    def _next(self) -> Path:
+        return self._state / f"{self.number + 1:08d}{NEW}"
+
+    def _go_on(self) -> None:
+        """Complete the last batch that was committed, and remove what was not."""
+        found = json.loads((self._last / MANIFEST).read_text(encoding="utf-8"))
+        made = found["made_by"], found["form"], sorted(found["rows"])
+        if made != (self.made_by, self.form, sorted(self.schemas)):
+            raise OutputError(f"{self.folder}: was begun with other options; name another folder, or remove it")
+        self.rows, self._parts = found["rows"], found["parts"]
+        self._publish(found)
+
+    def state(self, name: str) -> bytes | None:
+        """Return state of the last batch; None before the first, and where it has none of that name."""
+        path = self._last / name
+        return path.read_bytes() if path.exists() else None
+
+    def begin(self) -> Output:
+        """Return an output for the rows of the next batch.
+
+        Raises:
+            OutputError: it cannot be created.
+        """
+        shutil.rmtree(self._next, ignore_errors=True)
+        return Output(str(self._next / TABLES), self.schemas, self.form, self.compression)
+
+    def commit(
+        self, output: Output, state: Mapping[str, bytes], renewed: Collection[str] = (), complete: bool = False
+    ) -> None:
+        """Commit a batch: its rows and its state take effect together.
+
+        Args:
+            output: what `begin` returned.
+            state: by name; it replaces that of the last batch.
+            renewed: tables whose earlier rows the batch replaces.
+            complete: whether this is all that there is to write.
+
+        Raises:
+            OutputError: the batch cannot be written; then it has no effect.
+        """
+        output.finish()
+        with _writing(self.folder):
+            new, counts = self._next, {}
+            for table, count in output.rows.items():
+                first = 0 if table in renewed else self._parts[table]
+                counts[table] = _number_parts(new / TABLES / table, first, is_needed=count > 0 or first == 0)
+            rows = {name: count + (0 if name in renewed else self.rows[name]) for name, count in output.rows.items()}
+            manifest = {
+                "made_by": self.made_by, "form": self.form, "complete": complete, "rows": rows, "parts": counts,
+                "renewed": sorted(renewed),
+            }  # fmt: skip
+            (new / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+            for name, data in state.items():
+                (new / name).write_bytes(data)
+            for path in new.rglob("*"):
+                _sync(path)
+            _sync(new)
+            self.number += 1
+            new.rename(self._last)
+            _sync(self._state)
+            self.rows, self._parts = rows, counts
+            self._publish(manifest)
+
+    def _publish(self, manifest: Mapping[str, Any]) -> None:
+        """Move the parts of the last batch to the tables, and remove what it replaces."""
+        for part in sorted((self._last / TABLES).glob("*/part-*")):
+            part.replace(self.folder / part.parent.name / part.name)
+        shutil.rmtree(self._last / TABLES, ignore_errors=True)
+        for table in manifest["renewed"]:
+            for part in (self.folder / table).glob("part-*"):
+                if int(part.stem.removeprefix("part-")) >= manifest["parts"][table]:
+                    part.unlink()
+        self._write_note(complete=manifest["complete"])
+        for path in self._state.iterdir():
+            if path.is_dir() and path != self._last:
+                shutil.rmtree(path)
+
+    def _write_note(self, *, complete: bool) -> None:
+        replace(self.folder / NOTE, json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Name the folder in errors of writing."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
+
+
+def _number_parts(folder: Path, first: int, is_needed: bool) -> int:
+    """Number the parts in a folder on from a number, and return the next one. Those that are not needed go."""
+    parts = sorted(folder.iterdir())
+    for number, part in reversed(list(enumerate(parts, first))):
+        if is_needed:
+            part.rename(folder / f"part-{number:05d}{part.suffix}")
+        else:
+            part.unlink()
+    return first + len(parts) * is_needed
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file or folder, so that a commit survives a loss of power."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,147 @@
+"""Follow a directory: take what is complete, commit it, and wait for more, until nothing comes or the user ends it."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from amqpscope.dissector.capture.input import MissingCaptureError
+from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.sources import Source
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.following.dissection import Dissection, Progress
+from amqpscope.dissector.following.folder import SETTLED_S, Folder, Plan
+from amqpscope.dissector.following.journal import Journal
+from amqpscope.dissector.kernels import kernel
+from amqpscope.dissector.tables.output import Output
+from amqpscope.dissector.tables.rows import Work
+
+NAME = "dissection"
+"""Of the state of the dissection."""
+LOOK_S = 1.0
+"""Seconds between two looks at the directory."""
+
+
+class End(NamedTuple):
+    """What a batch leaves: state by name, and the tables whose earlier rows it replaces."""
+
+    state: Mapping[str, bytes]
+    renewed: Collection[str] = ()
+
+
+class Batch(Protocol):
+    """What takes the rows of a batch of captures, and writes tables."""
+
+    def add(self, work: Work) -> None:
+        """Take rows, made by a function that any thread may call."""
+        ...
+
+    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
+        """Write all that is final.
+
+        Args:
+            is_last: whether everything is, because no further batch follows.
+            under_way: returns the rows that the connections that go on would have now.
+        """
+        ...
+
+
+class Dissected:
+    """Writes the rows of a dissection as they are."""
+
+    def __init__(self, journal: Journal, output: Output, compiled: bool) -> None:
+        self.add = output.add
+
+    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
+        """See `Batch`."""
+        return End({})
+
+
+class Follower:
+    """Follows a directory.
+
+    Args:
+        folder: the directory.
+        journal: where tables are written.
+        options: of the dissection.
+        make: makes what takes the rows of a batch, of the journal, its output, and whether kernels run compiled.
+        prepare: called with the captures of a batch before they are read.
+        report: called with the progress and the rows so far after each batch.
+        watch: ends it when the user asks for that.
+        until_idle: end when nothing was written to the directory for so many seconds; None: never.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        journal: Journal,
+        options: Options,
+        make: Callable[[Journal, Output, bool], Batch],
+        prepare: Callable[[list[Source]], None],
+        report: Callable[[Progress, Plan], None],
+        watch: Watch,
+        until_idle: float | None = None,
+    ) -> None:
+        self.folder, self.journal, self.options, self.make = folder, journal, options, make
+        self.prepare, self.report, self.watch, self.until_idle = prepare, report, watch, until_idle
+        self._began = time.time()
+        self._state = journal.state(NAME)
+        self.progress = Dissection(options, False, self._state).progress
+
+    def run(self) -> None:
+        """Follow the directory. What is under way when the user ends it has no effect.
+
+        Raises:
+            StateError: the journal was begun by another release.
+            OutputError: tables cannot be written.
+        """
+        while not self.watch.over:
+            plan, is_last = self._plan()
+            held = self.progress.held
+            goes_on = held is not None and (plan.until is None or held < plan.until)
+            if plan.sources or goes_on or is_last:
+                try:
+                    is_done = self._batch(plan, is_last)
+                except MissingCaptureError:
+                    is_done = False
+                if is_done:
+                    if is_last:
+                        return
+                    continue
+            self.watch.rest(LOOK_S)
+
+    def _plan(self) -> tuple[Plan, bool]:
+        """Return what can be taken, and whether that is all."""
+        taken, position = self.progress.taken, self.progress.position
+        plan = self.folder.plan(taken, position, SETTLED_S)
+        if self.until_idle is None or time.time() - max(self._began, self.folder.changed_s) < self.until_idle:
+            return plan, False
+        plan = self.folder.plan(taken, position, self.until_idle)
+        return plan, plan.until is None and not plan.left
+
+    def _batch(self, plan: Plan, is_last: bool) -> bool:
+        """Dissect and commit a batch; return False if the user ends it before."""
+        good = [source for source in plan.sources if not source.error]
+        self.prepare(good)
+        compiled = kernel.worthwhile(self.progress.bytes + sum(source.size or 0 for source in good))
+        dissection = Dissection(self.options, compiled, self._state)
+        output = self.journal.begin()
+        try:
+            batch = self.make(self.journal, output, compiled)
+            for work in dissection.work(plan, is_last):
+                batch.add(work)
+                if self.watch.over:
+                    output.abort()
+                    return False
+            end = batch.finish(is_last, dissection.under_way)
+            state = dissection.take_out(is_last)
+            self.journal.commit(output, {**end.state, NAME: state}, end.renewed, is_last)
+        except BaseException:
+            output.abort()
+            raise
+        self._state, self.progress = state, dissection.progress
+        if compiled:
+            kernel.note_run()
+        self.report(self.progress, plan)
+        return True

@@ -1,0 +1,75 @@
+"""Waves: connections are walked over as soon as all of their rows are read, so that few rows are in memory at a time.
+
+Where a connection's rows end is known from a first look at the column `connection_id` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.pipelines.folder import Read
+
+LEAST = 1 << 28
+"""Bytes of rows in memory that are worth a wave."""
+
+
+class Chunk(NamedTuple):
+    """Rows to read.
+
+    Attributes:
+        table: name of their table.
+        identities: reads their column `connection_id`.
+        rows: reads all columns that are needed.
+    """
+
+    table: str
+    identities: Read
+    rows: Read
+
+
+def interleaved(tables: Sequence[Sequence[Chunk]]) -> list[Chunk]:
+    """Return the chunks of several tables in one order, in which all tables are at the same share of their chunks.
+
+    Rows of all tables are roughly in the order of time, so rows of a connection are then close to each other.
+    """
+    shares = [((at + 0.5) / len(chunks), chunk) for chunks in tables for at, chunk in enumerate(chunks)]
+    return [chunk for _, chunk in sorted(shares, key=lambda each: each[0])]
+
+
+class Waves:
+    """Tells which connections are complete.
+
+    Args:
+        chunks: all that will be read, in this order.
+        pool: threads that read.
+    """
+
+    def __init__(self, chunks: Sequence[Chunk], pool: Executor) -> None:
+        found = list(pool.map(lambda chunk: chunk.identities()["connection_id"].unique(), chunks))
+        each = pa.chunked_array(found, pa.int64()).dictionary_encode().combine_chunks()
+        self._identities: pa.Array = each.dictionary
+        self._last = np.zeros(len(self._identities), np.int64)
+        at = np.repeat(np.arange(len(found)), [len(some) for some in found])
+        there = each.is_valid().to_numpy(zero_copy_only=False)
+        np.maximum.at(self._last, each.indices.filter(each.is_valid()).to_numpy(), at[there])
+        self._given = -1
+        self._room = LEAST
+
+    def complete(self, read: int) -> pa.Array:
+        """Return the connections that became complete since the last call, when this many chunks are read."""
+        some = (self._last > self._given) & (self._last < read)
+        self._given = read - 1
+        return self._identities.filter(pa.array(some))
+
+    def worth(self, held: int) -> bool:
+        """Return whether so many bytes of rows are in memory that a wave should come."""
+        return held > self._room
+
+    def over(self, held: int) -> None:
+        """Note how many bytes of rows are left after a wave: the next one comes when they have doubled."""
+        self._room = max(LEAST, 2 * held)

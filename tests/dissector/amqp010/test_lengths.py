@@ -1,0 +1,99 @@
+"""Heads of frames of AMQP 0-10 that cannot be right: what they cost, and what they are."""
+
+import random
+
+import pytest
+
+from tests.dissector.amqp010 import wire as w
+from tests.dissector.builders import Packet
+from tests.dissector.runs import BOTH, dissect_packets, rows
+from tests.dissector.wire import CLIENT, SERVER, Tape, Turn
+
+BEGIN = w.opening() + w.attaching()
+ACCEPT = w.operation("message.accept", transfers=[(7, 7)])
+SIZE, CHANNEL = range(16, 32), range(48, 64)
+"""Bits of a head that say its size, and its channel: any of these may be meant."""
+
+
+def published(chance: random.Random, states_size: bool) -> list[bytes]:
+    """The frames of a message."""
+    body = bytes(chance.randrange(900))
+    size = {"content_length": len(body)} if states_size else {}
+    return w.operation("message.transfer", 1, w.header(("message.message-properties", size)), body, destination="x")
+
+
+def played(side: int, frames: list[bytes], segment: int, begin: list[Turn] = BEGIN) -> list[Packet]:
+    """The packets of a connection on which these frames are sent."""
+    data = b"".join(frames)
+    tape = Tape().play(begin)
+    tape.say(side, data, range(segment, len(data), segment))
+    return tape.end().packets
+
+
+def sizes(packets: list[Packet], compiled: bool = False) -> list[tuple[str, int]]:
+    found = rows(dissect_packets(packets, compiled=compiled)["amqp010_frames"])
+    return [(row["segment_type"], row["size"]) for row in found]
+
+
+@pytest.mark.parametrize("segment", [100, 1448, 20_000])
+@pytest.mark.parametrize("bit", [bit for bit in range(96) if bit not in CHANNEL])
+def test_behind_a_flipped_bit_two_frames_are_lost_at_most(bit: int, segment: int) -> None:
+    """Of acceptances, and of messages that state their size."""
+    chance = random.Random(f"{bit} {segment}")
+    messages = [frame for _ in range(60) for frame in published(chance, states_size=True)]
+    for side, frames in ((CLIENT, ACCEPT * 300), (SERVER, messages)):
+        at = chance.randrange(len(frames) - 60)
+        damaged = bytearray(frames[at])
+        damaged[bit // 8] ^= 0x80 >> bit % 8
+        whole = sizes(played(side, frames, segment))
+        found = sizes(played(side, [*frames[:at], bytes(damaged), *frames[at + 1 :]], segment))
+        missing = list(whole)
+        others = 0
+        for frame in found:
+            if frame in missing:
+                missing.remove(frame)
+            else:
+                others += 1
+        assert len(missing) <= 2
+        assert others <= 1  # the damaged one
+
+
+@BOTH
+@pytest.mark.parametrize("agreed", [4_096, w.LARGEST, None])
+def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, compiled: bool) -> None:
+    given = {"channel_max": 9} if agreed is None else {"channel_max": 9, "max_frame_size": agreed, "heartbeat": 60}
+    tune = b"".join(w.operation("connection.tune-ok", 0, **given))
+    begin = [(side, tune if n == 5 else said) for n, (side, said) in enumerate(BEGIN)]
+    frames = [*w.transfer(bytes(8_000)), *w.transfer(b"after")]
+    for segment in (1448, 60_000):
+        found = dissect_packets(played(CLIENT, frames, segment, begin), compiled=compiled)
+        codes = ["frame-too-large"] if agreed == 4_096 else []
+        assert [row["code"] for row in rows(found["anomalies"])] == codes
+        assert [row["body_size"] for row in rows(found["messages"])] == [8_000, 5]
+
+
+@pytest.mark.parametrize("states_size", [True, False])
+def test_frames_in_a_body_are_none_where_its_head_is_damaged(states_size: bool) -> None:
+    """But for its size, if nothing else states that."""
+    inner = b"".join(w.transfer(b"inner")) * 60
+    stated = w.header(("message.message-properties", {"content_length": len(inner)} if states_size else {}))
+    *frames, last = w.operation("message.transfer", 1, stated, inner)
+    for bit in range(96):
+        if bit not in CHANNEL and (states_size or bit not in SIZE):
+            damaged = bytearray(last)
+            damaged[bit // 8] ^= 0x80 >> bit % 8
+            found = dissect_packets(played(CLIENT, [*frames, bytes(damaged), *ACCEPT * 9], 1448))
+            assert [row["body_size"] for row in rows(found["messages"]) if row["body_size"] == len(b"inner")] == []
+
+
+FOREIGN = {
+    "tls-unexpected": b"\x15\x03\x03\0\x02\x02\x46",
+    "http-unexpected": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("code", FOREIGN)
+def test_other_protocols_in_the_middle_are_named(code: str) -> None:
+    for begin in (BEGIN, BEGIN[:2]):
+        packets = Tape().play([*begin, (SERVER, FOREIGN[code])]).end().packets
+        assert [row["code"] for row in rows(dissect_packets(packets)["anomalies"])] == [code]

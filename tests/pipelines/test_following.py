@@ -1,0 +1,62 @@
+"""Statistics of a directory that is followed: those of one pass, whatever is killed, and where files end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.reading import Reading
+from amqpscope.pipelines import here
+from amqpscope.pipelines.following import analysis, schemas
+from amqpscope.pipelines.statistics import HOUR_NS
+from tests.dissector.follows import follow, killed, rotate
+from tests.dissector.runs import FOLDER, recorded
+
+MAKE = partial(analysis, Options(), HOUR_NS)
+RECORDINGS = sorted(path.name for path in FOLDER.glob("*.pcap") if path.stat().st_size < 1 << 16)
+
+
+def rows(folder: Path) -> dict[str, Counter[str]]:
+    """The rows of all statistics in a folder, in any order."""
+    return {
+        name: Counter(map(repr, pq.read_table(folder / name, schema=declared).to_pylist()))
+        for name, declared in schemas().items()
+        if name != "captures"
+    }
+
+
+def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
+    """The rows of one pass."""
+    here.analyze_captures(Reading(find([str(folder)]), compiled=False), out, {})
+    return rows(out)
+
+
+@settings(deadline=None, max_examples=8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(RECORDINGS),
+    borders=st.lists(st.integers(1, 1 << 16), min_size=1, max_size=4),
+    kills=st.lists(st.integers(0, 120), max_size=3),
+    slower=st.sampled_from([1, 1000]),
+)
+def test_statistics_are_those_of_one_pass_whatever_is_killed(
+    name: str, borders: list[int], kills: list[int], slower: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, out = tmp_path_factory.mktemp("captures"), tmp_path_factory.mktemp("statistics")
+    packets, link = recorded(name)
+    begin = packets[0].ts_ns
+    packets = [replace(packet, ts_ns=begin + slower * (packet.ts_ns - begin)) for packet in packets]
+    for _, file, content in rotate(packets, borders, "trace", link):
+        (folder / file).write_bytes(content)
+        with killed(kills.pop() if kills else None):
+            follow(folder, out / "followed", make=MAKE, tables=schemas())
+    follow(folder, out / "followed", until_idle=0, make=MAKE, tables=schemas())
+    assert rows(out / "followed") == expected(folder, out / "at once")
