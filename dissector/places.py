@@ -99,9 +99,15 @@ def writable(path: Place) -> Any:
     return pa.OSFile(str(path), "wb") if isinstance(path, Path) else path.open_output()
 
 
+def draft(path: Place) -> Place:
+    """Return the name of a file while it is written. On a store it is the same: a file is there once it is complete."""
+    return path.with_name(f".{path.name}.writing") if isinstance(path, Path) else path
+
+
 def rename(path: Place, target: Place) -> None:
-    """Give a file another name, where another file may be; both are on this machine, or in the same store."""
-    path.replace(target)  # type: ignore[arg-type] # of the same kind
+    """Give a file its name, where another file may be; both are on this machine, or in the same store."""
+    if path != target:
+        path.replace(target)  # type: ignore[arg-type] # of the same kind
 
 
 def opened(path: str) -> io.RawIOBase:

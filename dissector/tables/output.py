@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector import places
-from amqpscope.dissector.places import Place, arrow, place, writable
+from amqpscope.dissector.places import Place, arrow, draft, place, writable
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.errors import Error, reason
 
@@ -253,7 +253,7 @@ class _Table:
     def write(self, group: pa.Table) -> None:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
-            self._temporary = self.folder / f".part-{len(self.made):05d}.{self.form}.writing"
+            self._temporary = draft(self.folder / f"part-{len(self.made):05d}.{self.form}")
             if self.form == "parquet":
                 encoded = [f.name for f in self.schema if pa.types.is_string(f.type) or f.name in REPEATED]
                 numbers = [f.name for f in self.schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)]
@@ -292,6 +292,7 @@ class _Table:
         finally:
             self._forget()
         self.adopt(self._temporary, self.written)
+        self._temporary = Path()
         self.written = 0
 
     def adopt(self, file: Place, rows: int) -> None:
@@ -325,7 +326,7 @@ def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
-        notes = {NOTE, _temporary(folder / NOTE).name}
+        notes = {NOTE, draft(folder / NOTE).name}
         strange = there - notes - ({HIDDEN, STATE} if there & notes else set()) - set(schemas)
         parts: list[Place] = []
         for name in sorted(there & set(schemas)):
@@ -361,10 +362,6 @@ def empty(folder: Place, parts: list[Place], schemas: Mapping[str, pa.Schema]) -
 
 def replace(path: Place, text: str) -> None:
     """Write a file at once: readers see what it was, or what it is."""
-    temporary = _temporary(path)
+    temporary = draft(path)
     temporary.write_text(text)
     places.rename(temporary, path)
-
-
-def _temporary(path: Place) -> Place:
-    return path.with_name(f".{path.name}.writing")
