@@ -247,7 +247,7 @@ class StoreFile(io.RawIOBase):
 
     def __init__(self, file: Any) -> None:
         self.length: int = file.size()
-        self._file, self._at, self._length = file, 0, LEAST_BLOCK
+        self._file, self._at, self._after, self._size = file, 0, -1, LEAST_BLOCK
         self._block: tuple[int, memoryview] = 0, memoryview(b"")
         self._pool = ThreadPoolExecutor(1, "amqpscope-store")
         self._next: tuple[int, Future[bytes]] | None = None
@@ -277,19 +277,20 @@ class StoreFile(io.RawIOBase):
         return len(data)
 
     def _fetched(self) -> bytes:
-        """Return the block from here on, and ask for the one after it."""
+        """Return the block from here on; where it follows the last one, ask for the one after it."""
         if self._at >= self.length:
             return b""
+        follows = self._at == self._after
+        self._size = min(4 * self._size, MOST_BLOCK) if follows else LEAST_BLOCK
         if self._next is None or self._next[0] != self._at:
             self._next = self._asked(self._at)
         data = self._next[1].result()
-        self._length = min(4 * self._length, MOST_BLOCK)
-        after = self._at + len(data)
-        self._next = self._asked(after) if data and after < self.length else None
+        self._after = self._at + len(data)
+        self._next = self._asked(self._after) if follows and data and self._after < self.length else None
         return data
 
     def _asked(self, at: int) -> tuple[int, Future[bytes]]:
-        return at, self._pool.submit(self._file.read_at, min(self._length, self.length - at), at)
+        return at, self._pool.submit(self._file.read_at, min(self._size, self.length - at), at)
 
     def close(self) -> None:
         """Close the file."""

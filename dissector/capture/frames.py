@@ -33,7 +33,8 @@ def begins(path: str, size: int, compression: str | None, step: int) -> list[int
             candidates = (begin for at in wanted if (begin := _bgzf(file, at, size)) is not None)
         elif compression == "zstd":
             table = _table(file, size)
-            candidates = table or _frames(file, size)
+            # on a store, all blocks would be read for their headers
+            candidates = table or (_frames(file, size) if isinstance(file, io.FileIO) else ())
         else:
             return found
         for begin in candidates:

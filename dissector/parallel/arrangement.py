@@ -39,7 +39,7 @@ def surveyed(sources: Iterable[Source], run: Run, size: int = RANGE) -> list[Sur
 def _split(source: Source, size: int) -> list[Range]:
     try:
         return split(source, size)
-    except CaptureError:  # reading it as a whole says why
+    except (CaptureError, OSError):  # reading it as a whole says why
         return []
 
 
