@@ -23,6 +23,8 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+)://([^/?]*)/?([^?]*)(\?.*)?", re.DOTALL)
 
 ANSWER_S = 15.0
 """Seconds that a store has for an answer about a file; without one it counts as unreachable."""
+ATTEMPTS, SILENT_S = 3, 3.0
+"""How often S3 is asked, and the seconds without a byte after which a request is given up."""
 ASKED_AT_ONCE = 16
 """Most requests to a store side by side."""
 LEAST_BLOCK, MOST_BLOCK = 1 << 18, 8 << 20
@@ -149,8 +151,8 @@ class StorePath:
         def look(system: Any, path: str) -> list[Any]:
             return list(system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive)))
 
-        root = self.arrow()[0]
         self._info()  # the bucket is there
+        root = self.arrow()[0]
         return [(info.path[len(root) :].strip("/"), info.type.name == "File") for info in self._ask(look)]
 
     def iterdir(self) -> Iterator[StorePath]:
@@ -306,6 +308,12 @@ def _system(store: str) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415 - see above
 
     system, root = fs.FileSystem.from_uri(store)
+    if isinstance(system, fs.S3FileSystem):
+        # By itself it tries for minutes where nobody answers, and the process cannot end before.
+        _, (options,) = system.__reduce__()
+        retry = fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)
+        options |= {"connect_timeout": SILENT_S, "request_timeout": SILENT_S, "retry_strategy": retry}
+        system = fs.S3FileSystem(**options)
     return system, root.rstrip("/")
 
 
@@ -336,7 +344,8 @@ def _reason(error: Exception) -> str:
     found = re.search(r"AWS Error (\w+) during (\w+) operation", text)
     if not found:
         return text
-    return f"{found[1].lower().replace('_', ' ')} ({found[2]})"
+    why = re.search(r"curlCode: \d+, ([^;]*)", text)
+    return f"{found[1].lower().replace('_', ' ')} ({why[1].lower() if why else found[2]})"
 
 
 def _matches(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
