@@ -98,10 +98,6 @@ class StorePath:
 
     resolve = absolute
 
-    def relative_to(self, other: StorePath) -> PurePosixPath:
-        """Return the way from a folder."""
-        return self._key.relative_to(other._key)
-
     def arrow(self) -> tuple[str, Any]:
         """Return what pyarrow opens: a path, and its file system."""
         system, root = _system(self._store + self._query)
@@ -111,11 +107,22 @@ class StorePath:
         """Return what the store answers.
 
         Raises:
-            StoreError: it refuses, or does not answer in time.
+            StoreError: it refuses.
         """
-        return _answered(lambda: call(*reversed(self.arrow())), self._store)
+        try:
+            return call(*reversed(self.arrow()))
+        except FileNotFoundError as error:
+            raise MissingInStoreError(_reason(error)) from error
+        except Exception as error:  # pyarrow raises many kinds
+            raise StoreError(_reason(error)) from error
 
     def _info(self) -> Any:
+        """Return what the store knows of the file or folder, which comes before all else that it is asked.
+
+        Raises:
+            StoreError: the store refuses, or does not answer in time; it does not have the bucket.
+        """
+
         def look(system: Any, path: str) -> Any:
             found = system.get_file_info(path)
             bucket = path.partition("/")[0]
@@ -123,7 +130,7 @@ class StorePath:
                 raise FileNotFoundError(f"no such bucket: {bucket}")
             return found
 
-        return self._ask(look)
+        return _answered(lambda: self._ask(look), self._store)
 
     def _kind(self) -> str:
         return str(self._info().type.name)
@@ -332,20 +339,17 @@ def _answered(call: Callable[[], T], store: str) -> T:
         return found.result(ANSWER_S)
     except TimeoutError as error:
         raise StoreError(f"{store} did not answer within {ANSWER_S:.0f} s") from error
-    except FileNotFoundError as error:
-        raise MissingInStoreError(_reason(error)) from error
-    except Exception as error:  # pyarrow raises many kinds
-        raise StoreError(_reason(error)) from error
 
 
 def _reason(error: Exception) -> str:
     """Return what a store says, in one line."""
     text = " ".join(str(error).split())
-    found = re.search(r"AWS Error (\w+) during (\w+) operation", text)
+    found = re.search(r"AWS Error (\w+)(?: \((HTTP status \d+)\))? during (\w+) operation", text)
     if not found:
         return text
     why = re.search(r"curlCode: \d+, ([^;]*)", text)
-    return f"{found[1].lower().replace('_', ' ')} ({why[1].lower() if why else found[2]})"
+    what = found[2] if found[2] and found[1] == "UNKNOWN" else found[1].lower().replace("_", " ")
+    return f"{what} ({why[1].lower() if why else found[3]})"
 
 
 def _matches(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
