@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.places import Place, mapped, matching, place, readable
 from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, parts, read_note
 from amqpscope.pipelines.schemas import schema
@@ -21,7 +20,7 @@ __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_ta
 
 
 def read_table(
-    spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str
+    spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str, **options: str
 ) -> DataFrame:
     """Read a table; see `pipelines.read`."""
     if table not in spec.tables():
@@ -29,23 +28,26 @@ def read_table(
     given = [fspath(paths)] if isinstance(paths, str | PathLike) else [fspath(path) for path in paths]
     folder = place(given[0]) / table
     if len(given) != 1 or not folder.is_dir():
-        return _captures(spark, given, table)
+        return _captures(spark, given, table, options)
+    if options:
+        raise ReadError(f"{folder.parent}: the option {next(iter(options))} is for captures; these are their tables")
     found = parts(folder.parent, table)
     if not isinstance(folder, Path) or any(part.suffix == ".arrow" for part in found):
         return by_tasks(spark, found, schema(table))
     return spark.read.schema(schema(table)).parquet(str(folder.absolute()))
 
 
-def _captures(spark: SparkSession, paths: Sequence[str], table: str) -> DataFrame:
-    """Dissect captures inside Spark, the flows of each part in one task."""
-    from amqpscope.pipelines import archive  # noqa: PLC0415 - readers of tables need no dissector
+def _captures(spark: SparkSession, paths: Sequence[str], table: str, options: Mapping[str, str]) -> DataFrame:
+    """Dissect captures inside Spark."""
+    from amqpscope.pipelines import source  # noqa: PLC0415 - readers of tables need no dissector
 
     if spec.tables()[table].written_by != "dissect":
         raise ReadError(f"{paths[0]}: no table {table} in it")
     missing = [path for path in paths if not place(path).exists() and not matching(path)]
     if missing:
         raise MissingTablesError(f"{missing[0]}: no such file or folder")
-    return archive.table(spark, named(paths), table)
+    source.register(spark)
+    return spark.read.format(source.Captures.name()).options(table=table, **options).load(list(paths))
 
 
 def by_tasks(spark: SparkSession, files: Sequence[Place], declared: StructType) -> DataFrame:
