@@ -36,10 +36,10 @@ def place(path: str | os.PathLike[str]) -> Place:
 
 
 def files(folder: Place) -> list[Place]:
-    """Return the files in a folder, and in folders in it, in order."""
+    """Return the files in a folder, and in folders in it."""
     if isinstance(folder, Path):
-        return sorted(path for path in folder.rglob("*") if path.is_file())
-    return sorted(folder.rglob("*"))
+        return [path for path in folder.rglob("*") if path.is_file()]
+    return list(folder.rglob("*"))
 
 
 def matching(pattern: str) -> list[str]:

@@ -116,7 +116,7 @@ def _expand(path: str) -> list[str]:
     folder = places.place(path)
     try:
         if folder.is_dir():
-            found = [str(file) for file in places.files(folder) if CAPTURE_NAME.search(file.name)]
+            found = sorted(str(file) for file in places.files(folder) if CAPTURE_NAME.search(file.name))
             if not found:
                 what = "no file in this directory has the name of a capture (.pcap, .pcapng, .cap)"
                 raise CaptureError(f"{path}: {what}")
