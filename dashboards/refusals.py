@@ -11,6 +11,8 @@ from amqpscope.dashboards.tables import Tables
 
 CENSORED = ("capture-end", "gap", "evicted")
 """Values of `ended_by` that leave open whether there was an answer."""
+NACK = "basic.nack"
+"""Refuses a publish without a reason, where a protocol has it."""
 
 
 def refused(tables: Tables) -> list[Finding]:
@@ -27,8 +29,9 @@ def refused(tables: Tables) -> list[Finding]:
     who = _who(tables, found)
     made = []
     for g in found:
-        protocol = g.first["protocol"] or "amqp-0-9-1"
-        why = "nack" if protocol == "amqp-0-9-1" else code_name(g.first["reply_code"], protocol)
+        protocol = g.first["protocol"] or spec.load().name
+        has_nack = any(method.full_name == NACK for method in spec.load(protocol).methods)
+        why = "nack" if has_nack else code_name(g.first["reply_code"], protocol)
         made.append(
             Finding(
                 "error",
@@ -37,8 +40,8 @@ def refused(tables: Tables) -> list[Finding]:
                 g.first["confirm_packet"],
                 g.first["confirm_capture"],
                 g.first["confirm_ts_ns"],
-                filters.of_method("basic.nack", [who.port(c) for c in g.connections])
-                if protocol == "amqp-0-9-1"
+                filters.of_method(NACK, [who.port(c) for c in g.connections])
+                if has_nack
                 else filters.of_packet(g.first["confirm_packet"], who.port(g.first["connection_id"])),
             )
         )

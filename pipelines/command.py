@@ -107,7 +107,7 @@ class Analyze:
             reading = Reading(sources, options, advance, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window)
-        say(made, arguments.output)
+        print_written(made, arguments.output)
         common.print_warnings(reading, arguments.tz)
         return status
 
@@ -120,7 +120,7 @@ class Analyze:
         with _progress(of_bytes=True) as advance:
             made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
         status = _skipped(made.reading.sources)
-        say(made.rows, arguments.output)
+        print_written(made.rows, arguments.output)
         common.print_warnings(made.reading, arguments.tz)
         return status
 
@@ -143,7 +143,7 @@ class Analyze:
             else:
                 on_spark = spark_engine()
                 made = on_spark.analyze_folder(folder, arguments.output, note, where, arguments.transit_window, advance)
-        say(made, arguments.output)
+        print_written(made, arguments.output)
         return 0
 
 
@@ -235,7 +235,7 @@ def duration(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def say(made: dict[str, int], output: Path) -> None:
+def print_written(made: dict[str, int], output: Path) -> None:
     """Print on standard error what was written."""
     counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
     sys.stderr.write(f"{output}: {counts or 'no rows'}\n")

@@ -21,7 +21,7 @@ _TYPES: dict[str, types.DataType] = {
 
 @cache
 def declared(table: str) -> Table:
-    """The declaration of a table, with the columns of the method arguments where it has such.
+    """Return the declaration of a table, with the columns of the method arguments where it has such.
 
     Raises:
         KeyError: there is none of that name.
@@ -31,5 +31,5 @@ def declared(table: str) -> Table:
 
 
 def schema(table: str) -> types.StructType:
-    """The columns of a table in their order, all nullable."""
+    """Return the columns of a table in their order, all nullable."""
     return types.StructType([types.StructField(column.name, _TYPES[column.type]) for column in declared(table).columns])

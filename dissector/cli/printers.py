@@ -204,7 +204,7 @@ class Views(dict[str, View]):
         self.protocol = protocol
 
     def __missing__(self, table: str) -> View:
-        name = spec.tables()[table].methods_of or "amqp-0-9-1"
+        name = spec.tables()[table].methods_of or spec.load().name
         own = self.protocol if self.protocol and self.protocol.name == name else None
         self[table] = _view(own or spec.load(name))
         return self[table]

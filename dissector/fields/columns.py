@@ -158,7 +158,7 @@ def _repeated(text: str, n: int) -> pa.Array:
 
 
 def spread(held: Mapping[str, pa.Array], counts: Integers, compiled: bool) -> dict[str, pa.Array]:
-    """Columns of bools, integers or texts with each row `counts` times; those that are all null are left out."""
+    """Return columns of bools, integers or texts with each row `counts` times, without those that are all null."""
     there = {name: column for name, column in held.items() if column.null_count < len(column)}
     if not compiled:
         index = array(np.repeat(np.arange(len(counts)), counts))

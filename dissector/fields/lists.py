@@ -13,7 +13,7 @@ import numpy as np
 
 from amqpscope.dissector.fields.json_text import QUOTE, write_escaped, write_integer, write_string
 from amqpscope.dissector.fields.problems import INTEGER_TOO_LARGE, TEXT_NOT_UTF8
-from amqpscope.dissector.fields.rendering import Rendered, begin_text, end_text, finished, room, tell_once
+from amqpscope.dissector.fields.rendering import Rendered, begin_text, end_text, finished, report_once, room
 from amqpscope.dissector.fields.state import ListForms, Part, Shape, Text
 from amqpscope.dissector.fields.text import copy
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
@@ -196,7 +196,7 @@ def write_member(data: Bytes, at: int, end: int, kind: int, width: int, text: Te
         done = write_string(data, at + width, end, text.escapes, out, j + 1)
         if done < 0:
             done = write_escaped(data, at + width, end, text.escapes, out, j + 1)
-            tell_once(text, e, TEXT_NOT_UTF8, at + width)
+            report_once(text, e, TEXT_NOT_UTF8, at + width)
         out[done] = QUOTE
         return done + 1
     if kind == NUMBERS:
@@ -212,5 +212,5 @@ def write_member(data: Bytes, at: int, end: int, kind: int, width: int, text: Te
         out[j] = CLOSE_LIST
         return j + 1
     if width == 8 and kind == NUMBER and data[at] >= 0x80:
-        tell_once(text, e, INTEGER_TOO_LARGE, at)
+        report_once(text, e, INTEGER_TOO_LARGE, at)
     return write_integer(data, at, width, kind == SIGNED_NUMBER, out, j)

@@ -96,7 +96,7 @@ def report(text: Text, e: int, code: int, at: int) -> None:
 
 
 @kernel
-def tell_once(text: Text, e: int, code: int, at: int) -> None:
+def report_once(text: Text, e: int, code: int, at: int) -> None:
     """Note a problem of the current value, of its kind the first."""
     if (text.written[Written.REPORTED] >> code) & 1 == 0:
         text.written[Written.REPORTED] |= 1 << code

@@ -45,7 +45,7 @@ from amqpscope.dissector.fields.rendering import (
     put_level,
     put_trace,
     report,
-    tell_once,
+    report_once,
 )
 from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
 from amqpscope.dissector.fields.text import Bytes, Integers, copy
@@ -231,7 +231,7 @@ def write_name(data: Bytes, e: int, at: int, end: int, text: Text, j: int) -> in
     done = write_string(data, at, end, text.escapes, out, j)
     if done < 0:
         done = write_escaped(data, at, end, text.escapes, out, j)
-        tell_once(text, e, TEXT_NOT_UTF8, at)
+        report_once(text, e, TEXT_NOT_UTF8, at)
     out[done] = QUOTE
     out[done + 1] = COLON
     return done + 2
@@ -258,7 +258,7 @@ def write_scalar(
         leave_out(text, e, at, end - at, j)
         return j
     if kind == RANGES and (end - at) % (2 * width):
-        tell_once(text, e, TABLE_MALFORMED, here)
+        report_once(text, e, TABLE_MALFORMED, here)
     return write_rare(data, at, end, kind, width, text.literals, text.latin, text.escapes, out, j)
 
 
@@ -276,12 +276,12 @@ def open_value(
     if counted and end == at and depth > 0:
         return -1, write_literal(text.literals, NULL, out, j)
     if kind == STRUCT32 and struct_at(data, at, forms.structs) < 0:
-        tell_once(text, e, TABLE_TYPE_UNKNOWN, here)
+        report_once(text, e, TABLE_TYPE_UNKNOWN, here)
         return -1, write_hexadecimal(data, at, end, text.literals, STRUCT_OPEN, out, j)
     if kind == ARRAY and is_hollow(data, at, forms.types):
         return -1, write_count(data, at, text.literals, out, j)
     if depth == DEPTH:
-        tell_once(text, e, TABLE_TOO_DEEP, here)
+        report_once(text, e, TABLE_TOO_DEEP, here)
         return -1, write_literal(text.literals, NULL, out, j)
     is_list = kind in (LIST, ARRAY)
     put_level(text, depth, end, -1, CLOSE_ARRAY if is_list else CLOSE_OBJECT, -1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols.resync import Own, next_frame
+from amqpscope.dissector.protocols.candidates import Own, next_frame
 from amqpscope.dissector.protocols.state import Announced, Parser, Trial, Walk
 
 OVERHEAD, HEAD_BYTES = 0, 0

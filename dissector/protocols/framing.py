@@ -119,7 +119,7 @@ class Framing:
     def last_chunks(self, slots: Ints) -> Ints:
         """Return empty chunks that end the connections with chunks held back, or payloads under way."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
-        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | (parsers[:, :, Parser.STATE] == PAYLOAD).any(1)]
+        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | np.isin(parsers[:, :, Parser.STATE], (PAYLOAD, END)).any(1)]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT], chunks[Chunk.POS] = slots, ANYWHERE
         return chunks
@@ -163,7 +163,7 @@ class Framing:
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing: its boundary was lost for good."""
+        """Return which connections may lack the last frames of a direction: its boundary was lost for good."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
         return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1))

@@ -68,17 +68,17 @@ def _count(framing: Framing, parsers: Ints, sign: int) -> None:
     framing.cursor[Cursor.HELD] += sign * parsers[:, Parser.BYTES].sum()
 
 
-def take_usage(usage: Ints, assembly: Ints, slots: Ints) -> bytes:
-    """Take out what contents of connections take; `assembly` counts it no more."""
+def take_usage(kind: type[Usage], usage: Ints, assembly: Ints, slots: Ints) -> bytes:
+    """Take out what contents of connections take, of the protocol's kind; `assembly` counts it no more."""
     rows = usage[slots]
     _count_usage(assembly, rows, -1)
-    Usage.clear(usage, slots)
-    return Usage.written(rows)
+    kind.clear(usage, slots)
+    return kind.written(rows)
 
 
-def put_usage(usage: Ints, assembly: Ints, slots: Ints, data: bytes) -> None:
+def put_usage(kind: type[Usage], usage: Ints, assembly: Ints, slots: Ints, data: bytes) -> None:
     """Put back what `take_usage` took."""
-    usage[slots] = rows = Usage.read(data)
+    usage[slots] = rows = kind.read(data)
     _count_usage(assembly, rows, 1)
 
 

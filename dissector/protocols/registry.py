@@ -100,7 +100,7 @@ class Stage(Protocol):
         """Return the bytes skipped in current searches."""
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing."""
+        """Return which connections may lack the last frames of a direction."""
 
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
         """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
@@ -218,8 +218,8 @@ def number_of(name: str) -> int:
     known = {plugin.name: number for number, plugin in numbered() if plugin.stage} | {"tls": TLS, "unknown": UNKNOWN}
     if name in known:
         return known[name]
-    reason = "is known by its header, but not decoded" if name in names() else "is no protocol that is known"
-    raise ProtocolError(f"{name} {reason}; there are {', '.join(known)}")
+    reason = "is known by its header, but not decoded" if name in names() else "is not a known protocol"
+    raise ProtocolError(f"{name} {reason}; known are {', '.join(known)}")
 
 
 def name_of(number: int) -> str:

@@ -96,7 +96,7 @@ class FramedStage:
         moving.put_back(self.framing, data, target)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing."""
+        """Return which connections may lack the last frames of a direction."""
         return self.framing.end_lost(slots)
 
     def skipped(self, slots: Ints) -> Ints:

@@ -12,10 +12,11 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols import resync
 from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, skip
+from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.holding import hold, release_first
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
-from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, Own, search
+from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, search
 from amqpscope.dissector.protocols.state import (
     END,
     HEAD,
@@ -72,14 +73,15 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
 
-    If not, all of it is given back to the search. Also asked where a gap begins in the payload, or the connection ends.
+    If not, all of it is given back to the search. Asked of all frames where a gap begins in the payload, and where the
+    connection ends.
     """
     return True
 
 
 @kernel
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if no frame can end there."""
+    """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     return
 
 
@@ -353,7 +355,7 @@ def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool
     """Look at the unfinished payloads of a connection that is over; return False when there is no room yet."""
     parsers = walk.parsers
     for row in (2 * slot, 2 * slot + 1):
-        if parsers[row, Parser.STATE] == PAYLOAD and parsers[2 * slot, Parser.TAKEN] == 0:
+        if parsers[row, Parser.STATE] in (PAYLOAD, END) and parsers[2 * slot, Parser.TAKEN] == 0:
             if is_full(walk, row, 0):
                 return False
             may_be_over(walk, chunks, i, 0, row, own)

@@ -54,7 +54,6 @@ class Facts(Matrix):
     CLIENT = column("side of the client, once detection has begun; -1: before", empty=-1, by="protocols")
     PROTOCOL = column("number of the protocol in the registry; 0: not decided yet", by="protocols.detection")
     FRAMES = column("frames so far: the next frame_no", by="protocols")
-    GAPPED = column("1: frames of the client may have been lost", by="protocols.amqp091")
 
 
 class Conn(Matrix):

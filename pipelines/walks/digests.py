@@ -92,7 +92,7 @@ def content(messages: pa.Table, compiled: bool | None = None) -> Ints:
 
 @cache
 def content_columns() -> tuple[str, ...]:
-    """Columns of `messages` that `content` takes, in its order."""
+    """Return the columns of `messages` that `content` takes, in its order."""
     properties = [name for name in spec.load().property_columns() if name not in REWRITTEN]
     return ("exchange", "routing_key", "body_size", "body_hash", *properties)
 

@@ -49,7 +49,7 @@ _LISTS = {
     what(STREAM_FRAMES, "publish-confirm"): "publishing_ids",
     what(STREAM_FRAMES, "publish-error"): "publishing_errors",
 }
-_TELLING = tuple(what(STREAM_FRAMES, name) for name in ("query-publisher-sequence", "create", "delete"))
+_ANSWERING = tuple(what(STREAM_FRAMES, name) for name in ("query-publisher-sequence", "create", "delete"))
 _NO_TEXT = np.zeros(1, np.uint8)
 
 
@@ -76,7 +76,7 @@ def publications(events: Events, at: Ints, base: int) -> Batch:
         kept = _joined(events, matrix, more, published)
         if kept is not None:
             matrix, more = matrix[kept], more[kept]
-    _tell(events, matrix, more)
+    _note_answers(events, matrix, more)
     return Batch(matrix, more, _lists(events, matrix, more))
 
 
@@ -147,9 +147,9 @@ def _rank(events: Events, more: Ints, published: Ints, run: Ints, frame: Ints, d
     more[rows, MORE.RANK] = pc.rank(named, tiebreaker="first").to_numpy().astype(np.int64)
 
 
-def _tell(events: Events, matrix: Ints, more: Ints) -> None:
+def _note_answers(events: Events, matrix: Ints, more: Ints) -> None:
     """Write what answers and requests report of stored ids."""
-    rows = np.flatnonzero(np.isin(matrix[:, EV.WHAT], _TELLING))
+    rows = np.flatnonzero(np.isin(matrix[:, EV.WHAT], _ANSWERING))
     if not len(rows):
         return
     found = events.take(STREAM_FRAMES, more[rows, MORE.POSITION], ["correlation_id", "response_code", "sequence"])

@@ -105,7 +105,7 @@ class Rpcs:
         )
 
     def finish(self) -> Iterator[Rows]:
-        """All that is open was not answered."""
+        """Yield what is still open: it was not answered."""
         state, streams = self._states(0, 0, 0)
         call(finish, self._compiled, state, streams)
         if len(found := self._requests.decided()):
@@ -121,10 +121,10 @@ class Rpcs:
     def _arguments(self, events: Events, at: Any) -> Any:
         """Return columns of `Arguments` per event; those that are not at these positions have none."""
         made = np.full((len(events), len(AR)), NONE, np.int64)
-        made[at] = self._told(events.only(at))
+        made[at] = self._arguments_of(events.only(at))
         return made
 
-    def _told(self, events: Events) -> Any:
+    def _arguments_of(self, events: Events) -> Any:
         made = np.empty((len(events), len(AR)), np.int64)
         roles = ROLES[events.what]
         made[:, AR.ASKS] = roles[:, requests.ASKS]

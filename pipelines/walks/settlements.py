@@ -198,13 +198,13 @@ class Settlements:
             store.put_back(parts.get(f"rows {number}"), parts["base"])
 
     def _more(self, events: Events) -> Any:
-        """Columns of MORE per event; most events have none that is looked at."""
+        """Return columns of MORE per event; most events have none that is looked at."""
         more = np.full((len(events), len(MORE)), -1, np.int64)
         at = np.flatnonzero(events.among(_WITH_MORE))
-        more[at] = self._told(events.only(at))
+        more[at] = self._more_of(events.only(at))
         return more
 
-    def _told(self, events: Events) -> Any:
+    def _more_of(self, events: Events) -> Any:
         more = np.empty((len(events), len(MORE)), np.int64)
         more[:, MORE.UNNAMED] = -1
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})

@@ -6,8 +6,8 @@ the type, and so do two of the flags. Frames of one track go on where the last o
 
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
-from amqpscope.dissector.kernels.kernel import call, i64, kernel
-from amqpscope.dissector.protocols import announced
+from amqpscope.dissector.kernels.kernel import call, i64, kernel, specialize
+from amqpscope.dissector.protocols import announced, recognising
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
@@ -166,38 +166,17 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
-
-    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
-    must be two, or one that fills the rest.
-    """
-    for p in range(start, end - HEAD_BYTES + 1):
-        if not may_begin(data, p):
-            continue
-        q = p
-        count = 0
-        while end - q >= HEAD_BYTES and count < 8:
-            size = plausible(data, q, end, methods)
-            if size < 0:
-                count = -1
-                break
-            if q + size > end:
-                break
-            q += size
-            count += 1
-        if count >= 2 or (count == 1 and (p == start or q == end)):
-            return p
-    return -1
-
-
-@kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
     """Return where the frame of a body or header seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - HEAD_BYTES + 1):
         if may_begin(data, p) and i64(data[p + 1]) in (HEADER, BODY) and plausible(data, p, end, methods) > end - p:
             return p
     return -1
+
+
+looks_like_frames = specialize(
+    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+)
 
 
 class Amqp010Recogniser:

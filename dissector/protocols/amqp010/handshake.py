@@ -91,13 +91,13 @@ class Amqp010Handshakes:
             elif n in answers and record.arguments.get("start-ok", NOTHING).get("mechanism") in CHALLENGES:
                 record.user = answers[n][0]
             values_of = {name: held[n] for name, held in values.items()}
-            self._tell(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
+            self._note(record, self.names[method], channel, side, at, values_of, rows[Frame.CUT, n] == 0)
 
     def seal(self, slot: int) -> None:
         """Note that a connection is encrypted by its login mechanism from here on."""
         self.record(slot).facts["unread"] = True
 
-    def _tell(
+    def _note(
         self, record: ConnectionRecord, name: str, channel: int, side: int, at: PacketRef, values: dict[str, Any],
         is_whole: bool,
     ) -> None:  # fmt: skip

@@ -149,7 +149,7 @@ class Amqp010(FramedStage):
         state = [
             Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
             retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
-            moving.take_usage(self.usage, self.assembly, slots),
+            moving.take_usage(Usage, self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
         self.payloads.rows[payloads, Payload.USED] = 0
@@ -180,7 +180,7 @@ class Amqp010(FramedStage):
                     self.bodies[body] = kept
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
-        moving.put_usage(self.usage, self.assembly, target.slots, usage)
+        moving.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

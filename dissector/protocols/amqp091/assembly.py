@@ -67,6 +67,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Frame,
     Node,
     Span,
+    Usage,
 )
 from amqpscope.dissector.protocols.channels import channel_at
 from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
@@ -88,7 +89,7 @@ def assemble(batch: Batch, of: Channels) -> None:
             slot = spans[Span.SLOT, s]
             server = 0 if spans[Span.SIDE, s] == batch.facts[slot, Facts.CLIENT] else 1
             if spans[Span.OFFSET, s] == LOST_WAY:
-                desynchronise(of, batch.facts, slot, server, spans[Span.LENGTH, s])
+                desynchronise(of, slot, server, spans[Span.LENGTH, s])
             else:
                 row = take_span(batch, of, s, server)
             s += 1
@@ -182,7 +183,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
             elif not may_be_cut(batch, of, i, row, other):
                 content_fault(of, frames, i, INTERRUPTED, first)
                 lose_count(of, row, k)
-            finish_message(of, row, other, side if other == k else 1 - side)
+            finish_message(of, row, other, side if other == k else 1 - side, False)
     if opens:
         clear(of, row)
         channels[row, Channel.EPOCH] += 1
@@ -191,7 +192,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
         channels[row, Channel.UNSURE] = KNOWN
         channels[row, Channel.OUT_OF_STEP] = 0
     elif role == SELECT:
-        if channels[row, Channel.EPOCH] == 0 and batch.facts[frames[Frame.SLOT, i], Facts.GAPPED] == 0:
+        if channels[row, Channel.EPOCH] == 0 and of.usage[frames[Frame.SLOT, i], Usage.GAPPED] == 0:
             channels[row, Channel.UNSURE] = KNOWN  # the opening was before the capture; this is the first select
         channels[row, Channel.CONFIRM] = 1
     elif role in (PUBLISH, DELIVER, GET_OK, RETURN):
@@ -212,7 +213,7 @@ def may_be_cut(batch: Batch, of: Channels, i: int, row: int, k: int) -> bool:
     """Return whether the capture may lack frames of a content, so that what is there is no fault of its sender's."""
     facts, slot, contents = batch.facts, batch.frames[Frame.SLOT, i], of.contents
     if of.channels[row, Channel.EPOCH] == 0 and contents[k, Content.FIRST_PACKET] == 0:
-        return bool(facts[slot, Facts.SYN] == 0 or facts[slot, Facts.GAPPED] != 0)
+        return bool(facts[slot, Facts.SYN] == 0 or of.usage[slot, Usage.GAPPED] != 0)
     return bool(contents[k, Content.LOST] != 0 or contents[k, Content.MISSING] > 0)
 
 
@@ -274,7 +275,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
             content_fault(of, frames, i, UNEXPECTED, HEADER)
             lose_count(of, row, k)
         if contents[k, Content.STATE] != 0:
-            finish_message(of, row, k, side)
+            finish_message(of, row, k, side, False)
         return
     touch(frames, i, contents, k)
     offset = frames[Frame.OFFSET, i]
@@ -290,7 +291,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
         contents[k, Content.SIZE] = HUGE
         content_fault(of, frames, i, TOO_LARGE, HUGE)
     if contents[k, Content.SIZE] == 0:
-        finish_message(of, row, k, side)
+        finish_message(of, row, k, side, True)
 
 
 @kernel
@@ -303,7 +304,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
             content_fault(of, frames, i, UNEXPECTED, BODY)
             lose_count(of, row, k)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
-            finish_message(of, row, k, side)
+            finish_message(of, row, k, side, False)
         return
     touch(frames, i, contents, k)
     if frames[Frame.OFFSET, i] >= 0:
@@ -313,7 +314,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     if contents[k, Content.OVER] > 0:
         content_fault(of, frames, i, BODY_TOO_LARGE, contents[k, Content.OVER])
     if contents[k, Content.GOT] >= contents[k, Content.SIZE]:
-        finish_message(of, row, k, side)
+        finish_message(of, row, k, side, True)
 
 
 @kernel
@@ -336,6 +337,6 @@ def end_channels(of: Channels, facts: Array, slots: Array, begin: int) -> int:
                 if contents[k, Content.STATE] != 0:
                     side = facts[slot, Facts.CLIENT] if k & 1 == 0 else 1 - facts[slot, Facts.CLIENT]
                     unfinished_fault(of, row, k, side, ABANDONED, contents[k, Content.FIRST_NUMBER])
-                    finish_message(of, row, k, side)
+                    finish_message(of, row, k, side, False)
             end_channel(of, row)
     return len(slots)

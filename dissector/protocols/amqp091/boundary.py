@@ -3,8 +3,8 @@
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
-from amqpscope.dissector.kernels.kernel import call, i64, kernel
-from amqpscope.dissector.protocols import announced
+from amqpscope.dissector.kernels.kernel import call, i64, kernel, specialize
+from amqpscope.dissector.protocols import announced, recognising
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
     BY_CLIENT,
@@ -159,32 +159,6 @@ def may_begin_head(data: Array, p: int, end: int, own: Own) -> bool:
 
 
 @kernel
-def looks_like_frames(data: Array, start: int, end: int, methods: Array) -> int:
-    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
-
-    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere a
-    frame end must stand before it, and two whole frames or one that fills the rest must follow.
-    """
-    for p in range(start, end - 7):
-        if p > start and data[p - 1] != FRAME_END:
-            continue
-        q = p
-        count = 0
-        while end - q >= 7 and count < 8:
-            size = plausible(data, q, end, methods)
-            if size < 0:
-                count = -1
-                break
-            if q + size > end:
-                break
-            q += size
-            count += 1
-        if count >= 2 or (count == 1 and (p == start or q == end)):
-            return p
-    return -1
-
-
-@kernel
 def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
     """Return where a body frame seems to begin that ends after these bytes, or -1."""
     for p in range(start, end - 7):
@@ -199,6 +173,11 @@ def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
 def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
     """Return whether one frame may end and another begin at p, in bytes that begin at `start`. Seven bytes follow."""
     return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0
+
+
+looks_like_frames = specialize(
+    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+)
 
 
 class Amqp091Recogniser:

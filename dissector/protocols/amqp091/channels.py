@@ -17,9 +17,9 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Channels,
     Content,
     Node,
+    Usage,
 )
 from amqpscope.dissector.protocols.channels import add_channel, channel_at, drop_channel
-from amqpscope.dissector.protocols.state import Usage
 
 
 @kernel

@@ -23,10 +23,11 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Content,
     Frame,
     Message,
+    Usage,
 )
 from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
 from amqpscope.dissector.protocols.emitting import put_fault
-from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
+from amqpscope.dissector.protocols.state import LIMIT, Place
 from amqpscope.dissector.tcp.state import Facts
 
 HUGE = 1 << 62
@@ -145,7 +146,7 @@ def kept_of(contents: Array, k: int) -> int:
 
 
 @kernel
-def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) -> None:
+def desynchronise(of: Channels, slot: int, server: int, how: int) -> None:
     """Mark frames of one direction as lost or ignored: its contents may not be joined with others.
 
     Nor do the client's publishes have numbers then, nor answers their requests, unless it turns out that no frame but
@@ -153,7 +154,7 @@ def desynchronise(of: Channels, facts: Array, slot: int, server: int, how: int) 
     """
     channels, contents = of.channels, of.contents
     if server == 0 and how == LOST:
-        facts[slot, Facts.GAPPED] = 1
+        of.usage[slot, Usage.GAPPED] = 1
     row = of.first[slot]
     while row >= 0:
         contents[2 * row + server, Content.LOST] = how
@@ -181,8 +182,8 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 
 @kernel
-def finish_message(of: Channels, row: int, k: int, side: int) -> None:
-    """Write the row of a message that is complete, or dropped."""
+def finish_message(of: Channels, row: int, k: int, side: int, is_over: bool) -> None:
+    """Write the row of a message that is complete, or dropped; `is_over`: its last frame was seen."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)
@@ -203,7 +204,7 @@ def finish_message(of: Channels, row: int, k: int, side: int) -> None:
     short = size - contents[k, Content.GOT] if in_body else 0
     messages[Message.MISSING, n] = lost + short
     whole = in_body and contents[k, Content.LOST] == 0
-    ended = whole and short == 0
+    ended = whole and short == 0 and is_over
     messages[Message.PARTIAL, n] = UNFINISHED if not ended else int(lost > 0)
     if whole and contents[k, Content.MISSING] == 0 and short == 0 and contents[k, Content.OVER] == 0:
         of.hashes[n] = hash_end(of.lanes, of.waiting, k)

@@ -38,12 +38,13 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Node,
     Own,
     Span,
+    Usage,
 )
 from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Announced, Fault, Kept, Usage
+from amqpscope.dissector.protocols.state import Announced, Fault, Kept
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
@@ -67,7 +68,7 @@ class Amqp091(FramedStage):
             (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
         )  # fmt: skip
         protocol = context.documents.get(ly.NAME) or context.specification(version)
-        self.roles = ly.role_table([m.full_name for m in protocol.methods])
+        self.roles = ly.role_table(protocol.methods)
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
         self.has_secret = with_secrets(protocol)
@@ -140,7 +141,7 @@ class Amqp091(FramedStage):
         state = [
             Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
-            moving.take_usage(self.usage, self.assembly, slots),
+            moving.take_usage(Usage, self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
         give_rows(self.nodes.free, nodes)
@@ -172,7 +173,7 @@ class Amqp091(FramedStage):
         places = both(rows)
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
-        moving.put_usage(self.usage, self.assembly, target.slots, usage)
+        moving.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

@@ -132,6 +132,12 @@ class Assembly(state.Assembly):
     CROWDED = column("slot of a connection with too many HELD bytes; -1: none", empty=-1)
 
 
+class Usage(state.Usage):
+    """Connections: what their contents under way take, and what was lost."""
+
+    GAPPED = column("1: frames of the client may have been lost")
+
+
 class Own(NamedTuple):
     """What the kernels of the framing have besides.
 

@@ -158,7 +158,7 @@ class Amqp10:
         return np.zeros(len(slots), np.int64)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Of which connections the last frames of a direction may be missing: after a gap, none is followed."""
+        """Return which connections may lack the last frames of a direction: after a gap, none is followed."""
         lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)
         return lost
 

@@ -43,8 +43,8 @@ from amqpscope.dissector.fields.rendering import (
     put_level,
     put_trace,
     report,
+    report_once,
     room,
-    tell_once,
 )
 from amqpscope.dissector.fields.state import Text, Trace
 from amqpscope.dissector.fields.value_text import (
@@ -181,7 +181,7 @@ def write_scalar(data: Array, e: int, p: int, end: int, kind: int, text: Text, j
         if done >= 0:
             out[done] = QUOTE
             return done + 1
-        tell_once(text, e, TEXT_NOT_UTF8, p)
+        report_once(text, e, TEXT_NOT_UTF8, p)
         return write_hexadecimal(data, p, end, literals, STRING_OPEN, out, j)
     if kind in (NULL, TRUE, FALSE, BOOLEAN, UNSIGNED, SIGNED):
         return write_plain(data, p, end, kind, text, j)
@@ -233,7 +233,7 @@ def write_key(data: Array, e: int, p: int, end: int, kind: int, text: Text, j: i
         done = write_string(data, p, end, text.escapes, out, j)
         if done < 0:
             done = write_escaped(data, p, end, text.escapes, out, j)
-            tell_once(text, e, TEXT_NOT_UTF8, p)
+            report_once(text, e, TEXT_NOT_UTF8, p)
         j = done
     elif kind == UUID:
         j = write_uuid(data, p, out, j)
@@ -357,7 +357,7 @@ def render_map(data: Array, e: int, at: int, end: int, known: Constructors, text
                 j = write_scalar(data, e, value, after, kind, text, j)
         elif depth + 1 >= DEPTH:
             j = write_literal(text.literals, NULL_WORD, out, j)
-            tell_once(text, e, TABLE_TOO_DEEP, start)
+            report_once(text, e, TABLE_TOO_DEEP, start)
             if code == DESCRIBED:
                 i = value_end(data, start, end, known.widths)
                 if i < 0:

@@ -4,7 +4,8 @@ from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, kernel, specialize
+from amqpscope.dissector.protocols import recognising
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import Trial
 from amqpscope.dissector.protocols.stream.layout import (
@@ -162,34 +163,9 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
     return BOTH
 
 
-@kernel
-def looks_like_frames(data: Array, start: int, end: int, layouts: Array) -> int:
-    """Return where whole frames begin in bytes of a protocol that is not known, or -1.
-
-    At the start of a chunk one whole frame is enough, for senders like to begin segments with a frame; elsewhere there
-    must be two, or one that fills the rest, or the head of a delivery and of its chunk. Heads are 30 bits of evidence
-    each.
-    """
-    for p in range(start, end - HEAD_BYTES + 1):
-        if p > start and not (data[p + 4] & 0x7F == 0 and data[p + 6] == 0):
-            continue
-        q = p
-        count = 0
-        while q < end and count < 8:
-            size = plausible(data, q, end, layouts)
-            if size == -1:
-                count = -1
-                break
-            if size < 0:
-                size = ~size
-                count += 2
-            if size == 0 or q + size > end:
-                break
-            q += size
-            count += 1
-        if count >= 2 or (count == 1 and (p == start or q == end)):
-            return p
-    return -1
+looks_like_frames = specialize(
+    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+)
 
 
 class StreamRecogniser:

@@ -79,9 +79,9 @@ class StreamHandshakes:
                 continue
             if n in users:
                 record.user, record.cut_login = users[n]
-            self._tell(record, kind, side, PacketRef(*where), {name: column[n] for name, column in values.items()})
+            self._note(record, kind, side, PacketRef(*where), {name: column[n] for name, column in values.items()})
 
-    def _tell(self, record: ConnectionRecord, kind: int, side: int, at: PacketRef, values: dict[str, Any]) -> None:
+    def _note(self, record: ConnectionRecord, kind: int, side: int, at: PacketRef, values: dict[str, Any]) -> None:
         name, is_answer, code = self.names[kind], self.is_answer[kind], values["response_code"]
         if is_answer and code == CHALLENGE:
             record.step(f"{name} challenge", side, at)

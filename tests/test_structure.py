@@ -1,0 +1,56 @@
+"""The structure of all packages: imports go one way, modules are short, and CONTRIBUTING maps them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("spec", "dissector", "pipelines", "dashboards")
+"""Each imports from those before it."""
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+LONGEST = 450
+MAPPED = ("spec", "dissector", "pipelines")
+"""Packages of which CONTRIBUTING names each module."""
+
+
+def imports(module: str) -> Iterator[str]:
+    """The modules that a module imports when it is imported."""
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "amqpscope":
+            base = (node.module or "").removeprefix("amqpscope").removeprefix(".")
+            for alias in node.names:
+                full = f"{base}.{alias.name}".removeprefix(".")
+                yield full if full in MODULES else base
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_packages_import_from_those_before_them(module: str) -> None:
+    known = PACKAGES[: PACKAGES.index(module.split(".", maxsplit=1)[0]) + 1]
+    assert {name.split(".")[0] for name in imports(module)} - {"errors", ""} <= set(known)
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    left = {module: {name for name in imports(module) if name in MODULES} - {module} for module in MODULES}
+    while free := {module for module, names in left.items() if not names}:
+        left = {module: names - free for module, names in left.items() if module not in free}
+    assert sorted(left) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_short(module: str) -> None:
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("package", MAPPED)
+def test_contributing_names_all_modules(package: str) -> None:
+    named = set(re.findall(r"`([\w.]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    modules = [module.split(".")[-1] for module in MODULES if module.startswith(f"{package}.")]
+    folders = {path.parent.name for path in MODULES.values()}
+    assert sorted({*modules} - named - folders) == []
