@@ -94,8 +94,8 @@ class Watch:
     """Reports how far the running jobs are.
 
     Attributes:
-        steps: names of the stages of the job at hand, in their order; jobs without names report their tasks.
-        size: bytes that each of these stages goes through.
+        steps: names of the stages of the job at hand, in their order.
+        size: bytes that each of these stages goes through; 0: report tasks of any stages.
     """
 
     def __init__(self, spark: SparkSession, advance: Advance) -> None:
@@ -113,7 +113,7 @@ class Watch:
             if done < tasks:
                 self._advance(step, size * done // tasks, size)
                 return
-        if stages and not steps:
+        if stages and not size:
             self._advance("tasks on Spark", sum(done for done, _ in stages), sum(tasks for _, tasks in stages))
 
 
