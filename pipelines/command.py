@@ -86,7 +86,7 @@ class Analyze:
         from amqpscope.pipelines import following  # noqa: PLC0415
 
         options = common.options(arguments)
-        make = partial(following.analysis, options, arguments.transit_window)
+        make = partial(following.Analysis, options, arguments.transit_window)
         followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
         return 0
 

@@ -19,7 +19,7 @@ from amqpscope.dissector.tables.output import CODEC, Output
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from amqpscope.dissector.following.dissection import Progress
+    from amqpscope.dissector.following.dissection import Dissection, Progress
     from amqpscope.dissector.following.folder import Plan
     from amqpscope.dissector.following.journal import Journal
     from amqpscope.dissector.following.loop import Batch
@@ -83,7 +83,7 @@ def run(
     arguments: argparse.Namespace,
     options: Options,
     schemas: "Mapping[str, pa.Schema]",
-    make: "Callable[[Journal, Output, bool], Batch]",
+    make: "Callable[[Journal, Output, Dissection], Batch]",
     form: str = "parquet",
     compression: str = CODEC,
     extra: str = "",

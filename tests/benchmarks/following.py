@@ -71,7 +71,7 @@ def measure(folder: Path, minutes: int, connections: int, analyzing: bool) -> li
     """Follow so many minutes, one file after the other; return time, memory and state after each tenth of them."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "captures").mkdir(parents=True)
-    make: Any = partial(following.analysis, Options(), HOUR_NS) if analyzing else Dissected
+    make: Any = partial(following.Analysis, Options(), HOUR_NS) if analyzing else Dissected
     tables = following.schemas() if analyzing else None
     traffic, found, spent = Traffic(connections), [], 0.0
     for minute in range(minutes):
