@@ -127,7 +127,7 @@ def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
         traits = own.traits[method] if method >= 0 else 0
         if traits & OPENS != 0:
             opened = 1
-        if traits & TUNES != 0:
+        if traits & TUNES != 0 and walk.parsers[row, Parser.MOST] == 0:  # a later one is none that peers agree upon
             agree(walk, row, agreed_size(walk.data, frames[Frame.OFFSET, n] + IDS_BYTES, frames[Frame.LENGTH, n]))
     own.senders[row, Sender.OPENED] = opened
 

@@ -139,6 +139,7 @@ class Track(state.Body):
     PACKET = column("packet that completed that")
     TS = column("its time")
     CAPTURE = column("its capture")
+    EPOCH = column("channel_epoch of its last frame, once that has one")
 
 
 class Payload(Matrix):
@@ -168,6 +169,7 @@ class Message(Place):
     PARTIAL = column("1: bytes are missing; UNFINISHED")
     BODY = column("number under which the body is kept; -1: it is not")
     ROW = column("row of the channel")
+    EPOCH = column("channel_epoch of the last frame of one that is not finished, if that is of an earlier batch")
     FRAME = column("frame of the batch at which it was complete, or dropped; -1: after all")
 
 
