@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols import resync
-from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, skip
+from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, report_further_gap, skip
 from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.holding import hold, release_first
@@ -275,6 +275,8 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         lost_way(walk, chunks, i, row, own)
     elif parsers[row, Parser.STATE] != SEARCH:
         return 0
+    else:
+        report_further_gap(walk, chunks, i, at, row)
     return left
 
 
