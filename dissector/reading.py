@@ -98,6 +98,7 @@ class Reading(Reports):
         batch_bytes: size of a batch in bytes.
         watch: waits for a capture that is still being written, and may end it.
         make: makes the dissector, of the options and whether kernels run compiled.
+        about_captures: whether to make rows about the captures themselves.
 
     Attributes:
         seen: summaries of the captures so far.
@@ -112,6 +113,7 @@ class Reading(Reports):
         batch_bytes: int = 6 << 20,
         watch: Watch | None = None,
         make: Callable[[Options, bool], Dissector] = Dissector,
+        about_captures: bool = True,
     ) -> None:
         self.sources = sources
         self._readable = [source for source in sources if not source.error]
@@ -121,6 +123,7 @@ class Reading(Reports):
         self.batch_bytes = batch_bytes
         self.watch = watch
         self.compiled = kernel.worthwhile(total_size(sources)) if compiled is None else compiled
+        self.about_captures = about_captures
         super().__init__(make(self.options, self.compiled))
 
     def __iter__(self) -> Iterator[Row]:
@@ -136,14 +139,20 @@ class Reading(Reports):
             self.dissector.tcp.place(points)
             yield from self.dissector.take(decoded)
             yield from self.flush()
-        yield from self.flush()
         if self._readable:
             missing = self.dissector.packets.finish()
-            yield partial(incomplete, self.dissector, self._readable[-1].name, missing)
+            self.pending.append(partial(incomplete, self.dissector, self._readable[-1].name, missing))
+        yield from self.flush()
         yield from self.dissector.last_work()
         yield from self.flush()
         if self.compiled:
             kernel.note_run()
+
+    def flush(self) -> Iterator[Work]:
+        """Yield rows that belong to no connection."""
+        if not self.about_captures:
+            self.pending.clear()
+        yield from super().flush()
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
         """Open a capture beside `lanes` - 1 others. Reading it adds rows about it to `pending`."""

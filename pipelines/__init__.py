@@ -47,21 +47,24 @@ __all__ = [
 ]
 
 
-def read(spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str) -> DataFrame:
+def read(
+    spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str, **options: str
+) -> DataFrame:
     """Return a table as a DataFrame with the declared columns, even when it is empty.
 
     Args:
         spark: the session, best made by `amqpscope.pipelines.session.session`.
         paths: a folder written by `amqpscope dissect` or `amqpscope analyze`; or captures, which are then dissected
-            inside Spark.
+            inside Spark when the first of their tables is read.
         table: its name, such as `amqp091_frames`.
+        options: of the data source, for captures: `keylog="keys.log"` (`pipelines.source.Captures`).
 
     Raises:
         amqpscope.pipelines.reader.ReadError: there is no such table, or nothing at `paths`.
     """
     from amqpscope.pipelines.reader import read_table  # noqa: PLC0415 - Spark is optional
 
-    return read_table(spark, paths, table)
+    return read_table(spark, paths, table, **options)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that is there

@@ -7,45 +7,53 @@ process would merge, and go through the same `Dissector`.
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from amqpscope.dissector.capture.sources import Source, total_size
+from amqpscope.dissector.capture.sources import Source, place, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels import kernel
-from amqpscope.dissector.parallel.archive import Archive, archive, dissect, rows_of_captures
-from amqpscope.dissector.parallel.arrangement import RANGE, chains, surveyed
-from amqpscope.dissector.parallel.blocks import Block, Seated, cut
+from amqpscope.dissector.parallel import blocks
+from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
+from amqpscope.dissector.parallel.arrangement import RANGE, surveyed
+from amqpscope.dissector.parallel.blocks import Seated
+from amqpscope.dissector.parallel.counts import Counts
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark, session
 from amqpscope.pipelines.engine import Advance, Engine, quiet
 from amqpscope.pipelines.preparing import PACKET
-from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
-from amqpscope.pipelines.tasks import WRITTEN, Task, collected, interruptible, run, watched
+from amqpscope.pipelines.tasks import WRITTEN, Task, Watch, collected, interruptible, run, watched
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
 BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
-"""What `parallel.blocks.Block` holds."""
-SMALL = 8 << 20
-"""Bytes of captures below which little planning pays."""
+"""`parallel.blocks.SCHEMA`."""
 LEAST = 8 << 20
 """Least bytes of a capture that a task reads, where it is not the whole one."""
 TASK = 128 << 20
 """Bytes of captures that a task dissects, about."""
+READ, TURNS = 64 << 20, 2
+"""Bytes of captures after which a task reads no further one; fewer, so that each core has as many tasks."""
+SURVEYS = "surveys binary"
+"""Lists of `parallel.survey.Survey`, pickled."""
 ROOM = 256 << 20
 """Bytes of rows that wait in memory for the walks of a task; more go to files."""
 CONNECTIONS = "connections"
@@ -68,10 +76,10 @@ PARQUET = Form()
 
 
 class Made(NamedTuple):
-    """What a job did: the rows of each table, and the captures, those that cannot be read with their error."""
+    """What a job did: the rows of each table, and what it learned of the captures, as after a pass over them."""
 
     rows: Mapping[str, int]
-    sources: list[Source]
+    reading: Reading
 
 
 class Job(NamedTuple):
@@ -84,21 +92,20 @@ class Job(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """Captures after the light pass, and what their dissectors need to know."""
+    """Captures after the light pass, whether kernels run compiled, and what warnings need, as after a pass over all."""
 
-    surveys: list[Survey]
-    read: list[list[Seated]]
-    known: Archive
+    plan: Plan
     compiled: bool
+    reading: Reading
 
     @property
     def times(self) -> dict[str, int | None]:
         """The range of time that is wanted, for notes."""
-        return {"from_ns": self.known.options.from_ns, "to_ns": self.known.options.to_ns}
+        return {"from_ns": self.reading.options.from_ns, "to_ns": self.reading.options.to_ns}
 
-    def made(self, rows: Mapping[str, int]) -> Made:
-        """Return what a job did that wrote these rows."""
-        return Made(rows, [each.source for each in self.surveys])
+    def counted(self, counts: Counts) -> None:
+        """Add what a task counted."""
+        counts.add_to(self.reading.dissector)
 
 
 Range = Callable[[int], Options]
@@ -135,14 +142,15 @@ def dissect_captures(
     """
     folder = output.absolute()
 
-    def job(spark: SparkSession, ready: Ready) -> Made:
-        with _output(folder, schemas(ready.known.options.protocol), {**note, **ready.times}, form) as made:
-            made.add(partial(list, rows_of_captures(ready.surveys, ready.known)))
-            tasks = Job(str(folder / HIDDEN), ready.known, ready.compiled, form)
-            for files in collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)).values():
-                for file in files:
-                    made.adopt(file)
-        return ready.made(made.rows)
+    def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
+        known = ready.plan.known
+        with _output(folder, schemas(known.options.protocol), {**note, **ready.times}, form) as made:
+            made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
+            tasks = Job(str(folder / HIDDEN), known, ready.compiled, form)
+            found = collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN), ready.counted)
+            for file in chain.from_iterable(found.values()):
+                made.adopt(file)
+        return Made(made.rows, ready.reading)
 
     return _run(job, sources, options, master, advance, settings)
 
@@ -177,23 +185,24 @@ def analyze_captures(
     """
     folder = output.absolute()
 
-    def job(spark: SparkSession, ready: Ready) -> Made:
-        cut = tuple(each.source.name for each in ready.surveys if 0 < each.snap_length < PACKET)
+    def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
+        cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
-            walking = partial(analyze_part, tasks, ready.known)
-            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN))
+            walking = partial(analyze_part, tasks, ready.plan.known)
+            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
+            watch.steps = ()
             for file in found.get(CONNECTIONS, ()):
                 engine.failures.add(pq.read_table(file.file))
             on_spark.conclude(spark, engine, made, found, tasks)
-        return ready.made(made.rows)
+        return Made(made.rows, ready.reading)
 
     return _run(job, sources, options, master, advance, settings)
 
 
 def _run(
-    job: Callable[[SparkSession, Ready], Made],
+    job: Callable[[SparkSession, Ready, Watch], Made],
     sources: Sequence[Source],
     options: Range,
     master: str,
@@ -204,10 +213,14 @@ def _run(
 
     def work() -> Made:
         spark = begin()
-        with watched(spark, advance):
-            return job(spark, ready(spark, sources, options))
+        with watched(spark, advance) as watch:
+            watch.steps, watch.size = (f"surveying {counted(len(sources), 'capture')}",), total_size(sources) or 0
+            found = ready(spark, sources, options)
+            watch.steps = "reading packets", "dissecting connections"
+            return job(spark, found, watch)
 
-    with session.running(master, small=(total_size(sources) or 0) < SMALL, **SETTINGS, **settings) as begin:
+    # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
+    with session.running(master, small=True, **SETTINGS, **settings) as begin:
         advance("starting Spark", 0, 0)
         return interruptible(work)
 
@@ -228,32 +241,17 @@ def _output(
         shutil.rmtree(folder / HIDDEN, ignore_errors=True)
 
 
-def table(spark: SparkSession, sources: Sequence[Source], name: str) -> DataFrame:
-    """Return a table of captures, which are dissected when it is read; their light pass is made at once.
-
-    Raises:
-        CaptureError: a file that the user named, or every file, cannot be read.
-        SparkError: a task failed repeatedly.
-    """
-    found = ready(spark, sources, lambda begin_ns: Options())
-    names = schema(name).names
-    about = [rows.select(names) for table, rows in rows_of_captures(found.surveys, found.known) if table == name]
-    rows = spark.range(1, numPartitions=1).mapInArrow(partial(given, about), of_spark(name))
-    if name == "captures":
-        return rows
-    dissecting = partial(rows_of_part, found.known, found.compiled, name)
-    return rows.unionAll(segments(spark, found).mapInArrow(dissecting, of_spark(name)))
-
-
 def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
     """Return what the light pass over captures shows."""
     found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
     surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))
-    read = chains(surveys)
-    begin_ns = min(each.source.begin for chain in read for each in chain)
-    return Ready(surveys, read, archive(surveys, read, options(begin_ns)), compiled)
+    plan = planned(surveys, options)
+    reading = Reading([each.source for each in surveys], plan.options, compiled=False)
+    in_order = sorted(surveys, key=lambda each: place(each.source))
+    reading.seen += [each.summary for each in in_order if each.summary]
+    return Ready(plan, compiled, reading)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -269,76 +267,86 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
+T = TypeVar("T", Piece, Seated)
+
+
+def grouped(spark: SparkSession, lists: Sequence[Sequence[T]]) -> list[list[Sequence[T]]]:
+    """Return lists of pieces of captures in groups, each for one task, by the sizes of the pieces."""
+    sizes = [sum(map(_size, pieces)) for pieces in lists]
+    room = min(READ, sum(sizes) // (TURNS * spark.sparkContext.defaultParallelism))
+    groups: list[list[Sequence[T]]] = []
+    left = -1
+    for pieces, size in zip(lists, sizes, strict=True):
+        if left < 0:
+            groups.append([])
+            left = room
+        groups[-1].append(pieces)
+        left -= size
+    return groups
+
+
+def _size(piece: Piece | Seated) -> int:
+    size = piece.source.size or 0
+    return size if piece.part is None else (piece.part.end or size) - piece.part.begin
+
+
+def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
+    """Return the numbers of groups, each in a partition of its own."""
+    return spark.range(0, len(groups), 1, len(groups))
+
+
 def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Piece]]) -> list[Survey]:
-    """Return the surveys of lists of pieces of captures, each made by one task."""
-    tasks = spark.sparkContext.parallelize(lists, len(lists)).flatMap(partial(survey, compiled=compiled))
-    return run(tasks.collect)
+    """Return the surveys of lists of pieces of captures, in their order."""
+    groups = grouped(spark, lists)
+    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
+    return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
+
+
+def survey_groups(
+    groups: Sequence[Sequence[Sequence[Piece]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the surveys (SURVEYS) of groups of lists of pieces, by the numbers of the groups."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            found = [each for pieces in groups[number] for each in survey(pieces, compiled)]
+            yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 
 def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
-    count = parts(spark, [each.source for each in ready.surveys])
-    cutting = partial(cut_chains, ready.read, count, ready.compiled)
-    cuts = spark.range(0, len(ready.read), 1, len(ready.read)).mapInArrow(cutting, BLOCKS)
-    return cuts.repartitionById(count, "part").sortWithinPartitions("key", "capture", "number")
+    groups = grouped(spark, ready.plan.chains)
+    count = parts(spark, [each.source for each in ready.plan.surveys])
+    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled), BLOCKS)
+    return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)
 
 
-def cut_chains(
-    read: Sequence[Sequence[Seated]], parts: int, compiled: bool, batches: Iterable[pa.RecordBatch]
+def cut_groups(
+    groups: Sequence[Sequence[Sequence[Seated]]], parts: int, compiled: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks (BLOCKS) of some chains of captures."""
+    """Yield the blocks (BLOCKS) of groups of chains of captures, by the numbers of the groups."""
+    settle()
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for block in cut(read[number], parts, compiled):
-                yield pa.RecordBatch.from_pydict({name: [value] for name, value in block._asdict().items()}, SCHEMA)
-
-
-SCHEMA = pa.schema(
-    [
-        *((name, pa.int64() if name in ("key", "number") else pa.int32()) for name in Block._fields[:4]),
-        *((name, pa.binary()) for name in Block._fields[4:]),
-    ]
-)
-"""Types of BLOCKS."""
-
-
-def blocks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Yield blocks."""
-    for batch in batches:
-        for row in range(batch.num_rows):
-            yield Block(*(column[row].as_py() for column in batch.columns))
+            for captures in groups[number]:
+                yield from map(blocks.written, blocks.cut(captures, parts, compiled))
 
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part; yield the part files that were written (WRITTEN)."""
+    dissector = job.known.dissector(job.compiled)
     with Task(job.folder, schemas(job.known.options.protocol), *job.form) as task:
-        for work in dissect(blocks_of(batches), job.known, job.compiled):
+        for work in dissect(blocks.read(batches), dissector, job.known.end_ns):
             task.output.add(work)
-    yield from task.written()
-
-
-def rows_of_part(
-    known: Archive, compiled: bool, table: str, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Dissect the flows of a part; yield the rows of a table."""
-    names = schema(table).names
-    for work in dissect(blocks_of(batches), known, compiled):
-        yield from (rows.select(names) for name, rows in work() if name == table)
-
-
-def given(rows: Sequence[pa.RecordBatch], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield these rows, once there is a batch."""
-    for _ in batches:
-        yield from rows
+    yield from task.written(Counts.of(dissector))
 
 
 def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
-    engine = Engine(job.compiled, job.window_ns)
+    engine, dissector = Engine(job.compiled, job.window_ns), known.dissector(job.compiled)
     engine.gathered.room = ROOM
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
-        for work in dissect(blocks_of(batches), known, job.compiled):
+        for work in dissect(blocks.read(batches), dissector, known.end_ns):
             for table, batch in work():
                 rows = pa.Table.from_batches([batch])
                 if table == CONNECTIONS:
@@ -349,7 +357,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
                     engine.add(stored._replace(keyed=None))
         engine.connect({"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns})
         for events in engine.events():
-            for chain in engine.chains:
-                task.add(chain.feed(events))
+            for walks in engine.chains:
+                task.add(walks.feed(events))
         task.finish(engine.chains)
-    yield from task.written()
+    yield from task.written(Counts.of(dissector))

@@ -113,12 +113,15 @@ class Analyze:
 
     def _archive(self, arguments: argparse.Namespace) -> int:
         """Analyze captures on Spark."""
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+
         archive = spark_engine("archive")
         sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
-        with _progress() as advance:
+        with _progress(of_bytes=True) as advance:
             made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
-        status = _skipped(made.sources)
+        status = _skipped(made.reading.sources)
         print_written(made.rows, arguments.output)
+        common.print_warnings(made.reading, arguments.tz)
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
@@ -150,10 +153,11 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
 
     archive = spark_engine("archive")
     form = archive.Form(arguments.format, arguments.compression)
-    with _progress() as advance:
+    with _progress(of_bytes=True) as advance:
         made = archive.dissect_captures(*_captures(arguments), arguments.master, form, advance)
-    status = _skipped(made.sources)
-    common.print_written(arguments.output, made.rows)
+    status = _skipped(made.reading.sources)
+    frames = common.print_written(arguments.output, made.rows)
+    common.print_warnings(made.reading, arguments.tz, frames)
     return status
 
 
@@ -242,15 +246,26 @@ def _size(count: int) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on standard error if that is a terminal."""
+def _progress(of_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Show progress on standard error if that is a terminal: by steps, each with its amount, which may be of bytes."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
+    from rich import progress  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    amounts = (
+        (progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
+        if of_bytes
+        else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
+    )
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *amounts)
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+        def advance(what: str, done: int, total: int) -> None:
+            if bar.tasks[0].description != what:  # the rate is that of this step
+                bar.reset(task)
+            bar.update(task, description=what, completed=done, total=total or None)
+
+        yield advance

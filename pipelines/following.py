@@ -29,19 +29,19 @@ from amqpscope.pipelines.gathering import Gathered
 from amqpscope.pipelines.here import emitted, tables
 from amqpscope.pipelines.preparing import in_range, snapped, timed, with_windows
 from amqpscope.pipelines.sorting import sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, OverKeys, needs_of
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, Chain, OverKeys, needs_of
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks import keys, stream_deliveries
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.stream_lag import StreamLag
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.walks.walk import Collected, Rows, schema
 
 NAME = "statistics"
 """Of the state."""
 RENEWED = ("failures", "latency_buckets", "latency_summary")
-"""Tables that each batch writes anew."""
+"""Tables of which each batch writes anew what is not final."""
 PATIENCE_NS = 60 * 10**9
 """How long rows wait for others that are made later, in capture time: events for a delivery to be whole; what other
 connections decide, for these."""
@@ -53,6 +53,10 @@ OPEN_NS = 1 << 62
 """Stands for the time of the last packet of a connection that goes on."""
 CONTENTS = {ev.FRAMES: ("basic.deliver", "basic.get-ok", "basic.return"), ev.FRAMES_010: ("message.transfer",)}
 """Methods by which a server sends contents: one after the other on each channel."""
+ALL = frozenset(ev.SPOKEN.values())
+"""Protocols with walks."""
+TOGETHER = 1 << 12
+"""Steps of walks of which the rows are handled together."""
 MOST_CUT = 1000
 """Captures with cut packets of which the names are kept."""
 CAPTURES = "captures"
@@ -122,9 +126,9 @@ class Analysis:
         if not is_last:
             known.append(_going_on(pa.Table.from_batches([under_way()]), ended, new.values()))
         self.engine.walk_batch(known, new, self.note)
-        self.engine.conclude_batch(ended, is_last)
+        renewed = self.engine.conclude_batch(ended, is_last)
         state = {**self.engine.end(), **later, "cut": self._cut[-MOST_CUT:]}
-        return End({NAME: pack(NAME, 1, state)}, RENEWED)
+        return End({NAME: pack(NAME, 1, state)}, renewed)
 
     def _table(self, name: str) -> pa.Table:
         columns = self.engine.columns(name)
@@ -150,6 +154,10 @@ class Following(Engine):
         self._lags: dict[str, bytes] = {}
         """State of the walk over each stream."""
         self._keys: list[pa.Table] = []
+        self._made = Collected()
+        self._count = 0
+        self._of = {name: [n for n, chain in enumerate(self.chains) if name in _speaks(chain)] for name in ALL}
+        """The chains that a connection concerns, by its protocol; of others, and until it is known, all."""
         self._now = -OPEN_NS
         """The latest time of an event."""
 
@@ -197,17 +205,34 @@ class Following(Engine):
                 source = ev.SOURCES.index(name)
                 self.gathered.add(source, self.gathered.prepare(source, tables[name]))
         ended = set(connections[0]["connection_id"].to_pylist())
-        of = None
+        named = (rows.select(["connection_id", "protocol"]).to_pydict().values() for rows in connections)
+        spoken = {identity: name for each in named for identity, name in zip(*each, strict=True)}
+        of, fed, whole = None, set[int](), list(range(len(self.chains)))
         for batch in self.events():
             identity = batch.matrix[:, EV.CONNECTION]
             for first, end in pairwise([*self._borders(identity, ended), len(batch)]):
                 if identity[first] != of:
-                    self._leave(of, ended)
-                    self._enter(int(identity[first]))
+                    self._leave(of, ended, fed)
+                    fed = self._enter(int(identity[first]))
                 of = int(identity[end - 1])
-                for chain in self.chains:
-                    self._rows(chain.feed(batch.slice(first, end - first)))
-        self._leave(of, ended)
+                events = batch.slice(first, end - first)
+                some = self._of.get(spoken.get(of, ""), whole) if identity[first] == of else whole
+                fed.update(some)
+                for number in some:
+                    self._collect(self.chains[number].feed(events))
+        self._leave(of, ended, fed)
+        self._emit_collected()
+
+    def _collect(self, found: Iterable[Rows]) -> None:
+        """Collect rows: a connection has few of them in a batch."""
+        self._made.add(found)
+        self._count += 1
+        if self._count > TOGETHER:
+            self._emit_collected()
+
+    def _emit_collected(self) -> None:
+        parts, self._made, self._count = self._made.parts, Collected(), 0
+        self._rows((name, pa.concat_tables(rows)) for name, rows in parts.items())
 
     def _borders(self, identity: Any, ended: set[int]) -> list[int]:
         """Return where connections begin; not where walks end one by themselves, because the next is new to them."""
@@ -216,22 +241,30 @@ class Following(Engine):
         needed = [before not in ended or after in self._walks for before, after in pairs]
         return [0, *found[needed].tolist()]
 
-    def _enter(self, identity: int) -> None:
+    def _enter(self, identity: int) -> set[int]:
+        """Go on with a connection; return the chains that know it."""
         state = self._walks.pop(identity, None)
-        if state is not None:
-            for chain, each in zip(self.chains, PLAIN.read(zlib.decompress(state)), strict=True):
-                chain.put_back(each)
+        found = PLAIN.read(zlib.decompress(state)) if state is not None else {}
+        for number, each in found.items():
+            self.chains[number].put_back(each)
+        return set(found)
 
-    def _leave(self, identity: int | None, ended: set[int]) -> None:
-        """End a connection, or store what walks remember of it."""
-        if identity is None or identity in ended:
-            for chain in self.chains:
-                self._rows(chain.finish())
-        else:
-            self._walks[identity] = zlib.compress(PLAIN.written([chain.take_out() for chain in self.chains]), 1)
+    def _leave(self, identity: int | None, ended: set[int], fed: set[int]) -> None:
+        """End a connection, or store what the chains that were fed remember of it."""
+        if identity in ended:
+            for number in sorted(fed):
+                self._collect(self.chains[number].finish())
+        elif identity is not None:
+            state = {number: self.chains[number].take_out() for number in sorted(fed)}
+            self._walks[identity] = zlib.compress(PLAIN.written(state), 1)
 
-    def conclude_batch(self, ended: pa.Array, is_last: bool) -> None:
-        """Walk over keys as far as their rows are final, and write what is; `ended` are connections."""
+    def conclude_batch(self, ended: pa.Array, is_last: bool) -> dict[str, pa.Table]:
+        """Walk over keys as far as their rows are final, and write what is; return summaries, which are not.
+
+        Args:
+            ended: connections.
+            is_last: whether everything is final.
+        """
         for each in self.over_keys:
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
             if each.of == KEYED:
@@ -251,9 +284,19 @@ class Following(Engine):
             self.partial[resolved.of] = [facts]
             self._undecided[name] = [rows.filter(pc.invert(decided))]
             self._found(name, resolved.resolve(rows.filter(decided), resolved.facts(facts, self.compiled)))
-        self._found("failures", self.failures.table())
-        for name, rows in self.latencies.rows():
-            self._found(name, rows)
+        renewed = Collected()
+        renewed.add([("failures", self.failures.table())])
+        if not is_last:
+            for name, rows in self.latencies.by_connection(self._unfinished()):
+                self._found(name, rows)
+        renewed.add(self.latencies.rows())
+        return {name: renewed.table(name) for name in RENEWED}
+
+    def _unfinished(self) -> pa.Array:
+        """Return the connections of which there may be more rows."""
+        waiting = [parts for name, parts in self.partial.items() if name in SHARED] + list(self._undecided.values())
+        chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
+        return pa.chunked_array([*chunks, pa.array(list(self._walks), pa.int64())], pa.int64()).unique()
 
     def _pass(self, over: OverKeys, rows: pa.Table) -> None:
         """Walk over all rows of some keys."""
@@ -294,6 +337,13 @@ class Following(Engine):
         if key in self._lags:
             walk.put_back(self._lags.pop(key))
         return walk
+
+
+def _speaks(chain: Chain) -> frozenset[str]:
+    """Return the protocols that concern a chain; windows of TCP are of all."""
+    if any("windows" in needs[ev.CONNECTIONS].columns for needs in chain.needs if ev.CONNECTIONS in needs):
+        return ALL
+    return frozenset(ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN)
 
 
 def _goes_on(rows: pa.Table, since_ns: int) -> pa.ChunkedArray:

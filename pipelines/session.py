@@ -32,7 +32,7 @@ _SMALL = {
     # So do the optimizing compiler of the JVM, as planning is most of the work, and collecting garbage in parallel.
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC",
 }
-"""Settings for little data, on one machine."""
+"""Settings for little work of Spark itself, on one machine."""
 
 THROWN = re.compile(r"\b(?:\w+\.)+\w*(?:Exception|Error): (.+)")
 """What the JVM threw, by its class; the reason follows it."""
@@ -44,6 +44,8 @@ REACH_S = 5
 """Seconds in which something must listen where a master should be."""
 ANSWER_S = 8
 """Seconds in which a master must answer a JVM that has started. Spark itself asks for a minute."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Variable that `spark-submit` sets, which has started a JVM."""
 OLDEST_JAVA, NAMED_JAVA = 17, (17, 21)
 JAVA = "Spark needs Java 17 or 21"
 END_S = 2
@@ -64,7 +66,7 @@ def session(
 
     Args:
         master: Spark's master URL, such as `local[*]`; None leaves it to the environment (`spark-submit`).
-        small: there is little to read: on one machine, spend less on planning and compiling for it.
+        small: there is little for Spark itself to do: on one machine, spend less on planning and compiling.
         folder: where the JVM keeps temporary files; None leaves it to Spark.
         settings: further ones, `_` standing for `.`: `spark_sql_shuffle_partitions="2"`.
 
@@ -193,7 +195,10 @@ def _noted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
-    """End the JVM when a master does not answer it; yield a function that returns whether that happened."""
+    """End the JVM when a master does not answer it; yield a function that returns whether that happened.
+
+    A JVM that `spark-submit` started is left alone: its settings say how long it waits, and much may be sent before.
+    """
     over, late = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -203,7 +208,7 @@ def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
             late.set()
             end()
 
-    if _addresses(master) and SparkSession._instantiatedSession is None:
+    if _addresses(master) and SparkSession._instantiatedSession is None and SUBMITTED not in os.environ:
         threading.Thread(target=watch, name="amqpscope-answer", daemon=True).start()
     try:
         yield late.is_set

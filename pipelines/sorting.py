@@ -186,7 +186,7 @@ class Sorted:
         for field in schema(ev.SOURCES[number]):
             if field.name in self._columns[number] and field.name not in rows.column_names:
                 rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
-        return rows
+        return rows.select(sorted(rows.column_names))  # whichever of them had no values: walks join rows of batches
 
 
 ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}

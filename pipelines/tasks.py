@@ -7,6 +7,7 @@ repeated attempt are ignored. This process moves the part files into place.
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,6 +22,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from amqpscope.dissector.parallel.counts import Counts
+from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
@@ -28,8 +31,9 @@ from amqpscope.pipelines.engine import Advance
 
 T = TypeVar("T")
 
-WRITTEN = "name string, file string, rows long"
-"""What tasks return: part files of tables and of partial results."""
+WRITTEN = "name string, file string, rows long, counts binary"
+"""What tasks return: part files of tables and of partial results, and what they counted (`Counts`, pickled)."""
+_WRITTEN = pa.schema([("name", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("counts", pa.binary())])
 LOOK_EVERY_S = 0.5
 """Seconds between two reports of progress."""
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -45,6 +49,7 @@ class Task:
     def __init__(
         self, folder: str, schemas: Mapping[str, pa.Schema], form: str = "parquet", compression: str = CODEC
     ) -> None:
+        settle()
         context = TaskContext.get()
         assert context is not None
         path = Path(folder, f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}")
@@ -59,16 +64,12 @@ class Task:
         else:
             self.output.abort()
 
-    def written(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was written."""
-        parts = self.output.parts()
-        yield pa.RecordBatch.from_pydict(
-            {
-                "name": pa.array([part.table for part in parts], pa.string()),
-                "file": pa.array([str(part.file) for part in parts], pa.string()),
-                "rows": pa.array([part.rows for part in parts], pa.int64()),
-            }
-        )
+    def written(self, counts: Counts | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield what was written and counted."""
+        rows: list[tuple[object, ...]] = [(part.table, str(part.file), part.rows, None) for part in self.output.parts()]
+        if counts is not None:
+            rows.append(("", "", 0, pickle.dumps(counts)))
+        yield pa.RecordBatch.from_pylist([dict(zip(_WRITTEN.names, row, strict=True)) for row in rows], _WRITTEN)
 
 
 def interruptible(work: Callable[[], T]) -> T:
@@ -89,39 +90,69 @@ def interruptible(work: Callable[[], T]) -> T:
             raise
 
 
-@contextmanager
-def watched(spark: SparkSession, advance: Advance) -> Iterator[None]:
-    """Report the number of finished tasks of the running jobs."""
-    over = Event()
+class Watch:
+    """Reports how far the running jobs are.
 
-    def watch() -> None:
-        tracker = spark.sparkContext.statusTracker()
+    Attributes:
+        steps: names of the stages of the job at hand, in their order; jobs without names report their tasks.
+        size: bytes that each of these stages goes through.
+    """
+
+    def __init__(self, spark: SparkSession, advance: Advance) -> None:
+        self._tracker, self._advance = spark.sparkContext.statusTracker(), advance
+        self.steps: tuple[str, ...] = ()
+        self.size = 0
+
+    def look(self) -> None:
+        """Report."""
+        steps, size = self.steps, self.size
+        jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getActiveJobsIds()))
+        known = map(self._tracker.getStageInfo, sorted(each for job in jobs for each in job.stageIds))
+        stages = [(stage.numCompletedTasks, stage.numTasks) for stage in known if stage]
+        for step, (done, tasks) in zip(steps, stages, strict=False):
+            if done < tasks:
+                self._advance(step, size * done // tasks, size)
+                return
+        if stages and not steps:
+            self._advance("tasks on Spark", sum(done for done, _ in stages), sum(tasks for _, tasks in stages))
+
+
+@contextmanager
+def watched(spark: SparkSession, advance: Advance) -> Iterator[Watch]:
+    """Report how far jobs are, until the context ends."""
+    over = Event()
+    watch = Watch(spark, advance)
+
+    def look() -> None:
         with suppress(Py4JError, OSError):  # the JVM may end at any time
             while not over.wait(LOOK_EVERY_S):
-                jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
-                stages = [found for job in jobs for each in job.stageIds if (found := tracker.getStageInfo(each))]
-                if stages:
-                    done = sum(stage.numCompletedTasks for stage in stages)
-                    advance("tasks on Spark", done, sum(stage.numTasks for stage in stages))
+                watch.look()
 
-    watcher = Thread(target=watch, name="amqpscope-progress", daemon=True)
+    watcher = Thread(target=look, name="amqpscope-progress", daemon=True)
     watcher.start()
     try:
-        yield
+        yield watch
     finally:
         over.set()
         watcher.join(LOOK_EVERY_S)
 
 
-def collected(jobs: DataFrame) -> dict[str, list[Part]]:
+def collected(jobs: DataFrame, counted: Callable[[Counts], None] | None = None) -> dict[str, list[Part]]:
     """Run tasks; return what the successful ones wrote, by name.
+
+    Args:
+        jobs: what tasks yield (WRITTEN).
+        counted: called with what each of them counted.
 
     Raises:
         SparkError: a task failed repeatedly.
     """
     made: dict[str, list[Part]] = {}
-    for name, file, rows in run(jobs.collect):
-        made.setdefault(name, []).append(Part(name, Path(file), rows))
+    for name, file, rows, counts in run(jobs.collect):
+        if counts is None:
+            made.setdefault(name, []).append(Part(name, Path(file), rows))
+        elif counted is not None:
+            counted(pickle.loads(counts))  # noqa: S301 - our own tasks wrote it
     return made
 
 

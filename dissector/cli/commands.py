@@ -43,7 +43,7 @@ class Dissect:
         )
         parser.add_argument(
             "--jobs", metavar="N", type=arguments.count, default=1,
-            help="processes that dissect connections, besides the one that reads packets (default: 1, which does both)",
+            help="processes that read the captures together, and dissect their connections (default: 1)",
         )  # fmt: skip
         parser.add_argument(
             "--master",
@@ -64,15 +64,12 @@ class Dissect:
             return self._follow(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
-        from functools import partial  # noqa: PLC0415
-
         import pyarrow as pa  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
-        from amqpscope.dissector.dissector import Dissector  # noqa: PLC0415
-        from amqpscope.dissector.parallel.jobs import Distributor, Jobs, Target  # noqa: PLC0415
+        from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
@@ -81,6 +78,8 @@ class Dissect:
         # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
         pa.set_memory_pool(pa.system_memory_pool())
         sources, options, status = common.sources(arguments)
+        if arguments.jobs > 1 and any(source.size is None for source in sources):
+            raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")
         target = Target(arguments.output, arguments.format, arguments.compression)
         with (
             common.progress(sources) as advance,
@@ -88,8 +87,7 @@ class Dissect:
             Jobs(arguments.jobs, target) as jobs,
         ):
             compile_kernels(sources)
-            make = Dissector if arguments.jobs == 1 else partial(Distributor, jobs)
-            reading = Reading(sources, options, advance, watch=watch, make=make)
+            reading = Reading(sources, options, advance, watch=watch, make=jobs.make)
             wanted = schemas(options.protocol)
             output: Output | None = None
             try:
@@ -97,10 +95,11 @@ class Dissect:
                 for work in reading.work():
                     if output is None:
                         output = self._open(arguments, options, Output, wanted)
+                        jobs.begin(reading)
                     output.add(work)
                 if output is None:
                     output = self._open(arguments, options, Output, wanted)
-                jobs.adopted(output)
+                jobs.finish(reading.dissector, output)
                 output.finish()
             except BaseException:
                 if output is not None:

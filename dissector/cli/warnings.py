@@ -100,7 +100,7 @@ def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
 def _sealed(reading: Reading) -> str:
     tls, path = reading.dissector.tls, reading.options.keylog
     what = f"{tls.sealed:,} TLS connections stay" if tls.sealed > 1 else "a TLS connection stays"
-    if not len(tls.keylog):
+    if path is not None and not len(tls.keylog):
         return f"{path}: not a TLS key log, so {what} encrypted"
     whose = path or "the secrets in the capture"
     return f"{what} encrypted: {whose} {'has' if path else 'have'} no secrets for {'them' if tls.sealed > 1 else 'it'}"

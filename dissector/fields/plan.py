@@ -1,7 +1,7 @@
 """Plans: what the fields of each kind of record are, as programs for the walk over many records."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -157,11 +157,14 @@ class Plan:
         return maker.plan(maker.columns() | traced)
 
     @classmethod
-    def of_properties(cls, content: Class, only: Collection[str] | None = None, trace: bool = True) -> "Plan":
-        """Return a plan with one program, for a class's properties; a record begins at the property flags (§4.2.6.1).
+    def of_properties(
+        cls, content: Class, *others: Class, only: Collection[str] | None = None, trace: bool = True
+    ) -> "Plan":
+        """Return a plan with a program for the properties of each class; a record begins at their flags (§4.2.6.1).
 
         Args:
             content: the class, such as basic.
+            others: further classes; what they have under the name of another type has no column.
             only: names of the columns that are wanted; all of them when None.
             trace: also read `traceparent` (W3C Trace Context) in the table `headers`, as the columns `trace_id`,
                 `span_id` and `trace_flags`.
@@ -169,16 +172,20 @@ class Plan:
         Raises:
             ValueError: as `of_methods`; also when there are more than 60 properties.
         """
-        if len(content.fields) > MOST_PROPERTIES:
-            raise ValueError(f"class {content.name} has more than {MOST_PROPERTIES} properties")
         trace = trace and any(f.column == TRACE_TABLE and f.type == "table" for f in content.fields)
         traced = _traced(trace, only)
         maker = _Maker(only, {TRACE_TABLE} if traced else ())
-        maker.begin()
-        maker.add_op(FLAGS, 0, -1, -1)
-        for k, prop in enumerate(content.fields):
-            # flags run from the high bit of each word down; a word's lowest bit is dropped
-            maker.add(prop, k // FLAG_WORD * FLAG_WORD + FLAG_WORD - 1 - k % FLAG_WORD)
+        types = {prop.column: prop.type for prop in content.fields}
+        for each in (content, *others):
+            if len(each.fields) > MOST_PROPERTIES:
+                raise ValueError(f"class {each.name} has more than {MOST_PROPERTIES} properties")
+            maker.begin()
+            maker.add_op(FLAGS, 0, -1, -1)
+            for k, prop in enumerate(each.fields):
+                is_other = each is not content and types.setdefault(prop.column, prop.type) != prop.type
+                # flags run from the high bit of each word down; a word's lowest bit is dropped
+                flag = k // FLAG_WORD * FLAG_WORD + FLAG_WORD - 1 - k % FLAG_WORD
+                maker.add(replace(prop, column=None) if is_other else prop, flag)
         return maker.plan(maker.columns() | traced)
 
 

@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,8 @@ from amqpscope.errors import reason
 MANIFEST = "manifest.json"
 TABLES = "tables"
 NEW = ".new"
+RENEWED = 10**9
+"""Number of the first part that the next batch replaces."""
 
 
 class Journal:
@@ -61,6 +63,8 @@ class Journal:
         self.note, self.made_by = dict(note or {}), made_by
         self.number = 0
         self.rows = dict.fromkeys(schemas, 0)
+        self._final = dict.fromkeys(schemas, 0)
+        """Those of them that no batch replaces."""
         self._parts = dict.fromkeys(schemas, 0)
         """Number of the next part of each table."""
 
@@ -105,7 +109,6 @@ class Journal:
         made = found["made_by"], found["form"], sorted(found["rows"])
         if made != (self.made_by, self.form, sorted(self.schemas)):
             raise OutputError(f"{self.folder}: was begun with other options; name another folder, or remove it")
-        self.rows, self._parts = found["rows"], found["parts"]
         self._publish(found)
 
     def state(self, name: str) -> bytes | None:
@@ -123,14 +126,14 @@ class Journal:
         return Output(str(self._next / TABLES), self.schemas, self.form, self.compression)
 
     def commit(
-        self, output: Output, state: Mapping[str, bytes], renewed: Collection[str] = (), complete: bool = False
+        self, output: Output, state: Mapping[str, bytes], renewed: Mapping[str, pa.Table], complete: bool = False
     ) -> None:
         """Commit a batch: its rows and its state take effect together.
 
         Args:
             output: what `begin` returned.
             state: by name; it replaces that of the last batch.
-            renewed: tables whose earlier rows the batch replaces.
+            renewed: rows by table that replace those that an earlier batch gave here.
             complete: whether this is all that there is to write.
 
         Raises:
@@ -138,14 +141,15 @@ class Journal:
         """
         output.finish()
         with _writing(self.folder):
-            new, counts = self._next, {}
+            new, parts = self._next, {}
             for table, count in output.rows.items():
-                first = 0 if table in renewed else self._parts[table]
-                counts[table] = _number_parts(new / TABLES / table, first, is_needed=count > 0 or first == 0)
-            rows = {name: count + (0 if name in renewed else self.rows[name]) for name, count in output.rows.items()}
+                first = self._parts[table]
+                parts[table] = _number_parts(new / TABLES / table, first, is_needed=count > 0 or first == 0)
+            ends = {table: self._renew(table, rows) for table, rows in renewed.items()}
+            rows = {name: count + self._final[name] for name, count in output.rows.items()}
             manifest = {
-                "made_by": self.made_by, "form": self.form, "complete": complete, "rows": rows, "parts": counts,
-                "renewed": sorted(renewed),
+                "made_by": self.made_by, "form": self.form, "complete": complete, "rows": rows, "parts": parts,
+                "renewed": {table: [len(renewed[table]), end] for table, end in ends.items()},
             }  # fmt: skip
             (new / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             for name, data in state.items():
@@ -156,17 +160,31 @@ class Journal:
             self.number += 1
             new.rename(self._last)
             _sync(self._state)
-            self.rows, self._parts = rows, counts
             self._publish(manifest)
+
+    def _renew(self, table: str, rows: pa.Table) -> int:
+        """Write rows to parts behind those that stay; return the number after the last."""
+        folder = self._next / f"{table}{NEW}"
+        output = Output(str(folder), {table: self.schemas[table]}, self.form, self.compression)
+        output.add(lambda: [(table, batch) for batch in rows.to_batches()])
+        output.finish()
+        end = _number_parts(folder / table, RENEWED)
+        for part in (folder / table).iterdir():
+            part.rename(self._next / TABLES / table / part.name)
+        shutil.rmtree(folder)
+        return end
 
     def _publish(self, manifest: Mapping[str, Any]) -> None:
         """Move the parts of the last batch to the tables, and remove what it replaces."""
+        self._final, self._parts = manifest["rows"], manifest["parts"]
+        renewed = manifest["renewed"]
+        self.rows = {name: count + renewed.get(name, (0,))[0] for name, count in self._final.items()}
         for part in sorted((self._last / TABLES).glob("*/part-*")):
             part.replace(self.folder / part.parent.name / part.name)
         shutil.rmtree(self._last / TABLES, ignore_errors=True)
-        for table in manifest["renewed"]:
+        for table, (_, end) in renewed.items():
             for part in (self.folder / table).glob("part-*"):
-                if int(part.stem.removeprefix("part-")) >= manifest["parts"][table]:
+                if _number(part) >= end:
                     part.unlink()
         self._write_note(complete=manifest["complete"])
         for path in self._state.iterdir():
@@ -186,7 +204,11 @@ def _writing(folder: Path) -> Iterator[None]:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
 
 
-def _number_parts(folder: Path, first: int, is_needed: bool) -> int:
+def _number(part: Path) -> int:
+    return int(part.stem.removeprefix("part-"))
+
+
+def _number_parts(folder: Path, first: int, is_needed: bool = True) -> int:
     """Number the parts in a folder on from a number, and return the next one. Those that are not needed go."""
     parts = sorted(folder.iterdir())
     for number, part in reversed(list(enumerate(parts, first))):

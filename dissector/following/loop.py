@@ -1,7 +1,7 @@
 """Follow a directory: take what is complete, commit it, and wait for more, until nothing comes or the user ends it."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -24,10 +24,10 @@ LOOK_S = 1.0
 
 
 class End(NamedTuple):
-    """What a batch leaves: state by name, and the tables whose earlier rows it replaces."""
+    """What a batch leaves: state by name, and rows by table that stand until the next batch."""
 
     state: Mapping[str, bytes]
-    renewed: Collection[str] = ()
+    renewed: Mapping[str, pa.Table] = {}
 
 
 class Batch(Protocol):

@@ -1,10 +1,11 @@
 """An archive of captures, dissected in parts: what all dissectors know, and the pass of one over its segments."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from amqpscope.dissector.dissector import Dissector, Options
+from amqpscope.dissector.parallel.arrangement import chains
 from amqpscope.dissector.parallel.blocks import Block, Seated, merged
 from amqpscope.dissector.parallel.survey import Survey
 from amqpscope.dissector.reading import capture_row, incomplete, unreadable
@@ -29,14 +30,52 @@ class Archive(NamedTuple):
     keylog: bytes
     options: Options
 
+    def dissector(self, compiled: bool) -> Dissector:
+        """Return a dissector for one part of the flows."""
+        dissector = Dissector(self.options, compiled)
+        dissector.captures += self.captures
+        dissector.points += self.points
+        dissector.tcp.place(self.points)
+        if self.keylog:
+            dissector.tls.add(self.keylog, 0)
+        return dissector
 
-def archive(surveys: Sequence[Survey], chains: Iterable[Sequence[Seated]], options: Options) -> Archive:
+
+class Plan(NamedTuple):
+    """Captures after the light pass.
+
+    Attributes:
+        surveys: what it showed.
+        chains: what is to be read.
+        known: what the dissectors need to know.
+        options: of the dissection.
+    """
+
+    surveys: list[Survey]
+    chains: list[list[Seated]]
+    known: Archive
+    options: Options
+
+
+def planned(surveys: Sequence[Survey], options: Callable[[int], Options]) -> Plan:
+    """Return the plan for captures; `options` returns those of the dissection, given the time of the first packet (ns).
+
+    Raises:
+        CaptureError: a file that the user named, every file, or the key log cannot be read.
+    """
+    read = chains(surveys)
+    begin_ns = min(each.source.begin for chain in read for each in chain)
+    wanted = options(begin_ns)
+    return Plan(list(surveys), read, archive(surveys, read, wanted), wanted)
+
+
+def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options: Options) -> Archive:
     """Return what the dissectors of captures need to know.
 
     Raises:
         CaptureError: the key log cannot be read.
     """
-    seated = {each.capture: each for chain in chains for each in chain}
+    seated = {each.capture: each for chain in read for each in chain}
     places = [seated[capture] for capture in sorted(seated)]
     keylog = b""
     if options.keylog is not None:
@@ -52,21 +91,21 @@ def archive(surveys: Sequence[Survey], chains: Iterable[Sequence[Seated]], optio
     )
 
 
-def dissect(blocks: Iterable[Block], known: Archive, compiled: bool) -> Iterator[Work]:
-    """Yield functions that make the rows of the flows of one part, from its sorted blocks."""
-    dissector = Dissector(known.options, compiled)
-    dissector.captures += known.captures
-    dissector.points += known.points
-    dissector.tcp.place(known.points)
-    if known.keylog:
-        dissector.tls.add(known.keylog, 0)
+def dissect(blocks: Iterable[Block], dissector: Dissector, end_ns: int) -> Iterator[Work]:
+    """Yield functions that make the rows of the flows of one part.
+
+    Args:
+        blocks: of the part, sorted.
+        dissector: `Archive.dissector`.
+        end_ns: `Archive.end_ns`.
+    """
     for found in merged(blocks):
         if isinstance(found, bytes):
             dissector.tls.add(found, 0)
         else:
             yield from dissector.take(found)
         yield from dissector.reported()
-    yield from dissector.last_work(known.end_ns)
+    yield from dissector.last_work(end_ns)
     yield from dissector.reported()
 
 

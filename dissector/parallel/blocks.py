@@ -62,6 +62,29 @@ class Block(NamedTuple):
     secrets: bytes = b""
 
 
+ORDER = ("key", "capture", "number")
+"""What the blocks of a part are sorted by."""
+SCHEMA = pa.schema(
+    [
+        ("part", pa.int32()), ("key", pa.int64()), ("capture", pa.int32()), ("number", pa.int64()),
+        ("segments", pa.binary()), ("secrets", pa.binary()),
+    ]
+)  # fmt: skip
+"""Blocks as rows."""
+
+
+def written(block: Block) -> pa.RecordBatch:
+    """Return a block as a row (SCHEMA)."""
+    return pa.RecordBatch.from_pydict({name: [value] for name, value in block._asdict().items()}, SCHEMA)
+
+
+def read(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
+    """Yield the blocks of rows (SCHEMA)."""
+    for rows in batches:
+        for row in range(rows.num_rows):
+            yield Block(*(column[row].as_py() for column in rows.columns))
+
+
 def cut(captures: Iterable[Seated], parts: int, compiled: bool) -> Iterator[Block]:
     """Yield the blocks of captures that are read one after the other, by one decoder of packets."""
     decoder = PacketDecoder()

@@ -50,6 +50,13 @@ def pack(data: Array, offset: Array, caplen: Array, out: Array) -> None:
             at += size
 
 
+def part(segments: SegmentBatch, number: int, count: int, compiled: bool) -> SegmentBatch:
+    """Return the segments of one part of `count`, in their order."""
+    parts = np.empty(len(segments.ts_ns), np.int64)
+    call(choose, compiled, segments, count, parts)
+    return segments.cut(np.flatnonzero(parts == number))
+
+
 def split(decoded: Decoded, count: int, compiled: bool, further: Mapping[str, Ints] = NOTHING) -> list[pa.RecordBatch]:
     """Return the segments of each part (SCHEMA), in their order; `further` are more columns of them."""
     parts = np.empty(len(decoded.segments.ts_ns), np.int64)

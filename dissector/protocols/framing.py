@@ -119,7 +119,7 @@ class Framing:
     def last_chunks(self, slots: Ints) -> Ints:
         """Return empty chunks that end the connections with chunks held back, or payloads under way."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
-        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | (parsers[:, :, Parser.STATE] == PAYLOAD).any(1)]
+        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | np.isin(parsers[:, :, Parser.STATE], (PAYLOAD, END)).any(1)]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT], chunks[Chunk.POS] = slots, ANYWHERE
         return chunks

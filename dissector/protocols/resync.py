@@ -94,7 +94,7 @@ def laid_over(**own: Any) -> Callable[..., int]:
         search,
         **own,
         may_end_at=specialize(may_end_at, **own),
-        ends_before=specialize(ends_before, **parts),
+        end_before=specialize(end_before, **parts),
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
         find_client=specialize(find_client, **own),
@@ -140,8 +140,12 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
     pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
+    place = -1
     if is_claimed and claimed <= n:
-        if may_end_at(walk, n, claimed, own) and not ends_before(walk, row, n, count, pos, claimed, own):
+        may_end_there = may_end_at(walk, n, claimed, own)
+        if may_end_there:
+            place = end_before(walk, row, n, count, pos, claimed, own)
+        if may_end_there and place < 0:
             if parsers[row, Parser.TYPE] >= 0:
                 believe(walk, row)
             else:
@@ -150,7 +154,8 @@ def search(walk: Walk, row: int, own: Own) -> int:
         parsers[row, Parser.CLAIMED] = -1
     # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
-    place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
+    if place < 0:
+        place = expected_boundary(walk, cursor[Cursor.ARENA], n, pos, row, own)
     if place == -3 and (ended or full):
         parsers[row, Parser.UNTIL] = pos + n
         parsers[row, Parser.FOUND] = 0
@@ -188,15 +193,17 @@ def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
 
 
 @kernel
-def ends_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> bool:
-    """Return whether a frame seems to end before its head says: its content does, or others follow in its payload."""
+def end_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> int:
+    """Return where a frame seems to end before its head says, or -1: its content does, or others follow in it."""
     place = -1
     if walk.parsers[row, Parser.DAMAGED] == 0 or walk.parsers[row, Parser.NATURAL] >= 0:
         place = expected_boundary(walk, walk.cursor[Cursor.ARENA], n, pos, row, own)
     if place == -1 and walk.parsers[row, Parser.DAMAGED] != 0:
         walk.trial[Trial.ENOUGH] = FRAMES_IN_A_ROW
         place = choose(walk, n, count, (False, False, True), 0, 0, own)
-    return 0 <= place < claimed
+        if 0 <= place < claimed:
+            walk.parsers[row, Parser.REST] = 0
+    return place if 0 <= place < claimed else -1
 
 
 @kernel

@@ -73,7 +73,8 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
 
-    If not, all of it is given back to the search. Also asked where a gap begins in the payload, or the connection ends.
+    If not, all of it is given back to the search. Asked of all frames where a gap begins in the payload, and where the
+    connection ends.
     """
     return True
 
@@ -354,7 +355,7 @@ def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool
     """Look at the unfinished payloads of a connection that is over; return False when there is no room yet."""
     parsers = walk.parsers
     for row in (2 * slot, 2 * slot + 1):
-        if parsers[row, Parser.STATE] == PAYLOAD and parsers[2 * slot, Parser.TAKEN] == 0:
+        if parsers[row, Parser.STATE] in (PAYLOAD, END) and parsers[2 * slot, Parser.TAKEN] == 0:
             if is_full(walk, row, 0):
                 return False
             may_be_over(walk, chunks, i, 0, row, own)

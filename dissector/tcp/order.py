@@ -286,6 +286,16 @@ def flush(flows: Flows, out: Results, slot: int, side: int) -> None:
 
 
 @kernel
+def emit_needed(flows: Flows, out: Results, slot: int, side: int, end: int) -> None:
+    """Emit the missing bytes, up to `end`, that the first segment of a side acknowledges and nothing follows."""
+    row, other = 2 * slot + side, 2 * slot + 1 - side
+    if flows.queues[other, Queue.HEAD] < 0:
+        through = min(end, flows.segments[flows.queues[row, Queue.HEAD], Segment.NEEDS])
+        while lacking(flows, other, row, through) != WAITS:
+            emit_missing(flows, out, slot, 1 - side, through)
+
+
+@kernel
 def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) -> None:
     """Emit all that both directions have buffered, over gaps, and what is missing up to these positions."""
     direction, queues, segments = flows.direction, flows.queues, flows.segments
@@ -297,7 +307,9 @@ def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) ->
     while queues[row, Queue.HEAD] >= 0 or queues[row + 1, Queue.HEAD] >= 0:
         first, second = queues[row, Queue.HEAD], queues[row + 1, Queue.HEAD]
         is_second = first < 0 or (second >= 0 and segments[second, Segment.SEEN] < segments[first, Segment.SEEN])
-        emit_first(flows, out, slot, 1 if is_second else 0)
+        side = 1 if is_second else 0
+        emit_needed(flows, out, slot, side, end_0 if is_second else end_1)
+        emit_first(flows, out, slot, side)
         pass_missing(flows, out, slot, end_0, end_1)
     for side in range(2):
         end = end_1 if side else end_0

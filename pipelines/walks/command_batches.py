@@ -10,10 +10,11 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.walks.commands import EXPECTED, MORE, ROLES, TRANSFER, Batch
-from amqpscope.pipelines.walks.digests import combined, hashed
+from amqpscope.pipelines.walks.digests import combined
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.walks.latest import last_before
 from amqpscope.pipelines.walks.names import NONE, Names
+from amqpscope.pipelines.walks.sessions import sessions_of
 from amqpscope.pipelines.walks.speaking import matrix_of
 
 _METHODS = spec.load(SPOKEN[FRAMES_010]).methods
@@ -127,12 +128,12 @@ def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:
 
 
 def _sessions(events: Events, at: Ints) -> Ints:
-    """Return digests of the names of sessions; of connections those of what names are unique in."""
+    """Return digests of sessions; of connections those of what their names are unique in."""
     source, found = events.source[at], np.zeros(len(at), np.int64)
     for of in (FRAMES_010, MESSAGES):
         mine = np.flatnonzero(source == of)
         if len(mine):
-            found[mine] = hashed(events.take(of, at[mine], ("session",))["session"])
+            found[mine] = sessions_of(events, of, at[mine])
     mine = np.flatnonzero(source == CONNECTIONS)
     if len(mine):
         rows = events.take(CONNECTIONS, at[mine], SCOPE)

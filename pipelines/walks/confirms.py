@@ -42,6 +42,7 @@ LIMIT = 1 << 26
 """Outstanding publishes of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack")
+CLOSES = (ch.CHANNEL_CLOSE, ch.CONNECTION_CLOSE)
 
 
 class Confirms:
@@ -184,7 +185,9 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     answered = out[:, OUT.OUTCOME] != NONE
     sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
-    timed &= ~pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
+    inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
+    # by a number that is only inferred nobody can be said not to have answered
+    by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), ch.GAP, out[:, OUT.BY])
     returned = out[:, OUT.RETURNED]
     return conform(
         "confirms",
@@ -192,7 +195,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
         | {name: publishes[name] for name in ("numbered_by", "exchange", "routing_key", "message_id", "body_size")}
         | {f"publish_{name}": publishes[name] for name in ("ts_ns", "frame_no", "capture", "packet")}
         | {f"confirm_{name}": answers[name] for name in COLUMNS}
-        | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent)
+        | ended(by, out[:, OUT.END_TS], sent)
         | {
             "publish_seq": publishes["number"],
             "protocol": PROTOCOL,
@@ -200,7 +203,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
             "multiple": answers["multiple"],
             "returned": pa.array(returned == 1, mask=returned < 0),
             "reply_code": known(out[:, OUT.CODE]),
-            "latency_ns": latency(sent, heard, timed),
+            "latency_ns": latency(sent, heard, timed & ~inferred),
             "records": 1,
         },
         count,

@@ -2,8 +2,8 @@
 
 Any byte is a sign of life (AMQP 0-9-1, 4.2.7): the first and the last byte of frames count, and so do skipped bytes.
 Silence counts from connection.tune-ok, which agrees the interval, to the first connection.close; if these were not
-seen, from the first packet and to the last. The time of bytes that the capture lacks is unknown: what ends with a gap
-is no silence, and of a missing direction nothing is known.
+seen, from the first packet and to the last. The time of bytes that the capture lacks is unknown: what ends with a gap,
+or begins with one, is no silence, and of a missing direction nothing is known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Sign(NamedTuple):
     LATEST: int  # time of its last sign of life, and not before silence counts
     SILENCE: int  # longest silence so far
     MISSED: int  # whole intervals without a sign
-    LOST: int  # the last gap is before this frame
+    LOST: int  # 1: its last sign of life is a gap
 
 
 class Row(NamedTuple):
@@ -219,7 +219,7 @@ def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> 
         signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
         signs[side, SIGN.SILENCE] = 0
         signs[side, SIGN.MISSED] = 0
-        signs[side, SIGN.LOST] = -1
+        signs[side, SIGN.LOST] = 0
 
 
 @kernel
@@ -234,15 +234,15 @@ def agree(span: Array, signs: Array, ts: int) -> None:
 
 @kernel
 def hear(span: Array, signs: Array, events: Array, i: int, is_gap: bool) -> None:
-    """Note a sign of life; the time of a gap is unknown, and so is that of the frame after it."""
+    """Note a sign of life. The time of a gap is unknown, so no silence ends or begins with it."""
     side = events[i, EV.FROM_CLIENT]
     first = events[i, EV.FIRST_TS]
     last = events[i, EV.TS]
-    if is_gap:
-        signs[side, SIGN.LOST] = events[i, EV.ORDER]
-    elif signs[side, SIGN.LOST] != events[i, EV.ORDER]:
+    if not is_gap and signs[side, SIGN.LOST] == 0:
         note_silence(span, signs, side, first if first >= 0 else last)
-    signs[side, SIGN.HEARD] = 1
+    if not is_gap:
+        signs[side, SIGN.HEARD] = 1
+    signs[side, SIGN.LOST] = 1 if is_gap else 0
     signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], last)
 
 
@@ -268,8 +268,9 @@ def conclude(conn: Array, span: Array, signs: Array, rows: Array, count: int) ->
         return count
     span[SPAN.APPLIES] = 0
     for side in range(2):
-        note_silence(span, signs, side, span[SPAN.END])
-        unknown = is_missing(conn, side) and signs[side, SIGN.HEARD] == 0
+        if signs[side, SIGN.LOST] == 0:
+            note_silence(span, signs, side, span[SPAN.END])
+        unknown = signs[side, SIGN.HEARD] == 0 and (signs[side, SIGN.LOST] == 1 or is_missing(conn, side))
         rows[count, ROW.CONNECTION] = conn[CONN.ID]
         rows[count, ROW.FROM_CLIENT] = side
         rows[count, ROW.NEGOTIATED] = span[SPAN.NEGOTIATED]

@@ -19,7 +19,7 @@ from amqpscope.pipelines.walks.command_batches import pairs_of
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.credit_accounts import AT_LEAST, ST, WT
 from amqpscope.pipelines.walks.credit_windows import AT_MOST, CHANNELS, DONE, KEY, MORE, ROLES, SPENT_PAGES, SPENT_WAITS
-from amqpscope.pipelines.walks.digests import combined, hashed
+from amqpscope.pipelines.walks.digests import combined
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, WORDS, Events, what
 from amqpscope.pipelines.walks.speaking import difference, events_of, matrix_of
 from amqpscope.pipelines.walks.store import group, grown, named, pack, unpack
@@ -119,9 +119,9 @@ class MessageCredit:
         mine = np.flatnonzero(more[:, MORE.ROLE] > cw.PLAIN)
         if not len(mine):
             return matrix, more, np.zeros((0, 2), np.int64)
-        rows = events.take(FRAMES_010, at[mine], ("session", "destination"))
-        more[mine, MORE.SESSION] = session = hashed(rows["session"], self.compiled)
-        more[mine, MORE.KEY] = combined([session, rows["destination"].cast(pa.string()).fill_null("")], self.compiled)
+        destination = events.take(FRAMES_010, at[mine], ("destination",))["destination"]
+        more[mine, MORE.SESSION] = session = ss.sessions_of(events, FRAMES_010, at[mine])
+        more[mine, MORE.KEY] = combined([session, destination.cast(pa.string()).fill_null("")], self.compiled)
         mine = np.flatnonzero(words == _COMPLETED)
         ranges, ends = pairs_of(events.take(FRAMES_010, at[mine], ("commands",))["commands"])
         more[mine, MORE.FIRST], more[mine, MORE.END] = ends[:-1], ends[1:]

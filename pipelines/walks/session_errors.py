@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.pipelines.walks.channel_errors import FINE, REACH
-from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.events import EV, FRAMES_010, SPOKEN, Events, what
 from amqpscope.pipelines.walks.latest import last_before
 from amqpscope.pipelines.walks.remembered import RemembersRequests
+from amqpscope.pipelines.walks.sessions import sessions_of
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform
 
 ERRORS = {
@@ -61,7 +61,7 @@ class SessionErrors(RemembersRequests):
             return
         here = np.flatnonzero(events.among(_COMMANDS) & (events.matrix[:, EV.NUMBER] >= 0))
         commands = events.take(FRAMES_010, here, _COMMAND_COLUMNS)
-        keys = np.concatenate([self._keys, self._keyed(events, here, commands["session"])])
+        keys = np.concatenate([self._keys, self._keyed(events, here)])
         names = pa.concat_tables([self._names, _named(commands)])
         at = np.concatenate([np.full(len(self._keys), -1), here])
         errors = np.flatnonzero(events.among(_ERRORS))
@@ -71,12 +71,12 @@ class SessionErrors(RemembersRequests):
         mine = np.flatnonzero((keys[:, _CONNECTION] == last) & (keys[:, _ORDER] >= order - REACH))
         self._keys, self._names = keys[mine], names.take(pa.array(mine)).combine_chunks()
 
-    def _keyed(self, events: Events, at: Any, sessions: pa.ChunkedArray) -> Any:
+    def _keyed(self, events: Events, at: Any) -> Any:
         """Return keys of commands at these positions."""
         matrix = events.matrix[at]
         columns = (matrix[:, column] for column in (EV.CONNECTION, EV.FROM_CLIENT, EV.NUMBER, EV.ORDER))
         connection, side, number, order = columns
-        return np.stack([connection, hashed(sessions, self.compiled), side, number, order], 1)
+        return np.stack([connection, sessions_of(events, FRAMES_010, at), side, number, order], 1)
 
     def _errors(self, events: Events, errors: Any, keys: Any, names: pa.Table, at: Any) -> Iterator[Rows]:
         frames = events.take(FRAMES_010, errors, _ERROR_COLUMNS)
@@ -104,7 +104,7 @@ class SessionErrors(RemembersRequests):
         self, events: Events, errors: Any, frames: pa.Table, keys: Any, names: pa.Table, at: Any
     ) -> dict[str, Any]:
         """Return method, queue and exchange of the commands that failed, null where there is none or it is unknown."""
-        wanted = self._keyed(events, errors, frames["session"])
+        wanted = self._keyed(events, errors)
         wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
         near = last_before(keys, at, wanted, errors, [_CONNECTION, _SESSION, _SIDE])
         last = np.append(keys[:, _ID], -1)[near]

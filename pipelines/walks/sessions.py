@@ -1,8 +1,8 @@
 """Sessions of AMQP 0-10 on the open connection: a pair of accounts each, one for the commands of either side.
 
 An account of `channels` (ACC) is that of a session and the side that sends the commands; its close is the end of the
-session. `rows` (SE) has what else is known of a session, whose accounts are 2 * row + side. A session is found by the
-digest of its name.
+session. `rows` (SE) has what else is known of a session, whose accounts are 2 * row + side. A session is found by a
+digest (`sessions_of`).
 
 A session outlives its channel, and its connection, if a timeout was granted for it. If its beginning was not seen, it
 may do so.
@@ -13,13 +13,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from amqpscope.dissector.kernels.arrays import Array
+from amqpscope import spec
+from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks import lookup as lu
 from amqpscope.pipelines.walks.channels import ACC, OWN_WIDTH, Channels
+from amqpscope.pipelines.walks.digests import combined, hashed
+from amqpscope.pipelines.walks.events import FRAMES_010, SPOKEN, Events, what
 from amqpscope.pipelines.walks.store import declare, grown
 
+_PLACE = ("connection_id", "channel", "channel_epoch")
+_OF_CONNECTION = [
+    what(FRAMES_010, m.full_name) for m in spec.load(SPOKEN[FRAMES_010]).methods if m.class_name == "connection"
+]
+"""By EV.WHAT."""
 WRAP = 1 << 32
 """Ids of commands wrap there on the wire."""
 
@@ -27,7 +36,7 @@ WRAP = 1 << 32
 class Session(NamedTuple):
     """Columns of `rows`."""
 
-    KEY: int  # digest of its name
+    KEY: int  # its digest
     ATTACHED: int  # 1: its session.attach was seen
     OUTLIVES: int  # 1: it may be attached again after its channel, or on another connection
     TRANSACTION: int  # 1: what the client accepts takes effect with tx.commit
@@ -75,6 +84,23 @@ def whole(taken: tuple[Array, ...]) -> State:
     """Return the state from what `parts` returned."""
     accounts, counts, rows = taken
     return roomy(((accounts, *_NONE, counts), rows), 8)
+
+
+def sessions_of(events: Events, source: int, at: Ints) -> Ints:
+    """Return digests of the sessions of some frames of AMQP 0-10 or messages; 0 for what is of none.
+
+    They are those of names. A session without a name was attached before the capture; it is known by its channel.
+
+    Args:
+        events: the batch.
+        source: FRAMES_010 or MESSAGES.
+        at: positions of events that are rows of it.
+    """
+    rows = events.take(source, at, ("session", *_PLACE))
+    found = hashed(rows["session"])
+    unnamed = (found == 0) & ~np.isin(events.what[at], _OF_CONNECTION)
+    found[unnamed] = combined([rows[name].filter(pa.array(unnamed)) for name in _PLACE])
+    return found
 
 
 @kernel

@@ -31,7 +31,7 @@ def in_parts(paths: list[str], options: Options, parts: int, size: int = RANGE) 
     rows = list(archive.rows_of_captures(surveys, known))
     for number in range(parts):
         mine = sorted((block for block in made if block.part == number), key=lambda block: block[1:4])
-        rows += [row for work in archive.dissect(mine, known, compiled=False) for row in work()]
+        rows += [row for work in archive.dissect(mine, known.dissector(compiled=False), known.end_ns) for row in work()]
     return comparable(by_connection(tables(rows, options)))
 
 

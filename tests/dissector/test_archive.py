@@ -1,6 +1,11 @@
 """An archive in parts: captures read apart, their segments merged where they go; the rows are those of one pass."""
 
+import os
+import signal
+import time
+from multiprocessing import get_context
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +14,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
+from amqpscope.dissector.parallel.sharing import share
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.parts import at_once, in_parts, options_of
 from tests.dissector.runs import FOLDER, recorded
@@ -80,3 +86,36 @@ def test_bad_files_are_named_and_stop_nothing(tmp_path: Path) -> None:
     assert "not a pcap" in errors["text.pcap"]
     with pytest.raises(CaptureError, match="text"):
         in_parts([str(tmp_path / "text.pcap")], Options(), 2)
+
+
+def test_pieces_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
+    """The first process leaves one piece to another one, which ends before it is done."""
+    made: list[str] = []
+
+    def make(path: Path) -> None:
+        made.append(path.name.split(".")[1])
+        path.write_text("made")
+
+    pieces = dict.fromkeys("abc", make)
+    ours, theirs = get_context("fork").Pipe()
+    if not (pid := os.fork()):
+        share(tmp_path, {"b": lambda path: (theirs.send("begun"), time.sleep(60))})
+    assert ours.recv() == "begun"
+    timer = Timer(0.2, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    assert [path.read_text() for path in share(tmp_path, pieces, first=1)] == ["made"] * 3
+    os.waitpid(pid, 0)
+    assert made == ["c", "a", "b"]
+    share(tmp_path, pieces)
+    assert len(made) == 3
+
+
+def test_what_is_being_made_has_no_name_yet(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        share(tmp_path, {"a": fail})
+    assert share(tmp_path, {"a": lambda path: path.mkdir()}) == [tmp_path / "a"]
+    assert (tmp_path / "a").is_dir()

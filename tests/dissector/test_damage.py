@@ -396,3 +396,12 @@ def test_a_message_is_unfinished_when_its_last_frames_were_not_seen() -> None:
     assert {partial for partial, _ in reported} == {True, False}
     _, cut = capture_of("snapped.pcap")  # bytes of bodies are missing, their frames are not
     assert (True, False) in [(row["is_partial"], row["unfinished"]) for row in rows(cut["messages"])]
+
+
+def test_a_message_is_unfinished_when_its_last_frame_lies_in_a_gap() -> None:
+    """What follows shows how long the frame was, and not when it came."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    for part in (*publish(b"first"), *publish(b"second"), *publish(b"third")):
+        tape.say(CLIENT, part)
+    found = rows(dissect_packets([*tape.packets[:-4], *tape.packets[-3:]])["messages"])
+    assert [(row["body_size"], row["unfinished"]) for row in found] == [(5, False), (6, True), (5, False)]

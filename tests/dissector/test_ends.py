@@ -103,6 +103,16 @@ def test_acknowledgements_of_what_was_never_sent_hide_nothing() -> None:
     assert row["frames"] == 9 + 12
 
 
+def test_what_is_missing_at_the_end_comes_before_what_acknowledges_it() -> None:
+    tape, place = ended(SERVER)
+    tape.say(CLIENT, BEAT)
+    tape.end()
+    tables = dissect_packets([*tape.packets[:place], *tape.packets[place + 1 :]])
+    (gap,) = rows(tables["anomalies"])
+    beat = rows(tables["amqp091_frames"])[-1]
+    assert (gap["code"], gap["frame_no"], beat["frame_type"]) == ("tcp-gap", beat["frame_no"], "heartbeat")
+
+
 @pytest.mark.parametrize("name", ["tls_pika.pcap", "stream_chunks.pcap", "qpid_props.pcap", "amqp10_handshakes.pcap"])
 def test_missing_ends_of_recordings_are_counted(name: str) -> None:
     """A FIN that is missing as well may count as one byte."""

@@ -14,16 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope import spec
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.parallel import flows
-from amqpscope.dissector.parallel.jobs import Distributor, JobError, Jobs, Target, Worker
+from amqpscope.dissector.parallel.jobs import JobError, Jobs, Share, Target
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import HIDDEN, Output, OutputError
+from amqpscope.dissector.tables.output import NOTE, Output, OutputError
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.moves import by_connection
@@ -35,33 +34,23 @@ SEVERAL = (
 )  # fmt: skip
 
 
-class Here(Jobs):
-    """The same work, in this process."""
-
-    def begin(self, options: Options, compiled: bool) -> None:
-        self.workers = [Worker(options, compiled, self.target, number) for number in range(self.count)]
-
-    @property
-    def is_begun(self) -> bool:
-        return hasattr(self, "workers")
-
-    def send(self, number: int, *message: Any) -> None:
-        name, *arguments = message
-        getattr(self.workers[number], name)(*arguments)
-
-    def finish(self, end_ns: int) -> None:
-        self.done = [worker.finish(end_ns) for worker in self.workers]
-
-
-def shared(jobs: Jobs, path: Path, options: Options) -> dict[str, list[Row]]:
-    """The rows that these jobs write."""
-    reading = Reading(find([str(path)]), options, compiled=False, batch_bytes=1 << 14, make=partial(Distributor, jobs))
-    output = Output(jobs.target.folder, schemas(options.protocol))
-    for work in reading.work():
-        output.add(work)
-    jobs.adopted(output)
+def shared(count: int, path: Path, options: Options, folder: Path) -> dict[str, list[Row]]:
+    """The rows that so many processes write."""
+    output = Output(str(folder), schemas(options.protocol))
+    for number in range(count):
+        make = partial(Share, number, count)
+        sources = find([str(path)])
+        first = number == 0
+        for work in Reading(
+            sources, options, compiled=False, batch_bytes=1 << 14, make=make, about_captures=first
+        ).work():
+            output.add(work)
     output.finish()
-    return comparable({name: pq.read_table(Path(jobs.target.folder, name)) for name in schemas()})
+    return written(folder)
+
+
+def written(folder: Path) -> dict[str, list[Row]]:
+    return comparable({name: pq.read_table(folder / name) for name in schemas()})
 
 
 def comparable(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
@@ -82,7 +71,7 @@ def target(folder: Path) -> Target:
 @pytest.mark.parametrize("name", SEVERAL)
 def test_rows_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     options = options_of(FOLDER / name)
-    found = shared(Here(3, target(tmp_path / "out")), FOLDER / name, options)
+    found = shared(3, FOLDER / name, options, tmp_path / "out")
     assert found == comparable(dissect(FOLDER / name, options=options))
 
 
@@ -94,19 +83,18 @@ def test_fragments_are_put_together_before_flows_part(tmp_path: Path) -> None:
         parts += [Packet(packet.ts_ns, ethernet(part)) for part in fragments(ip, [2], ident=number)]
     path = tmp_path / "fragments.pcap"
     path.write_bytes(pcap(parts, ns=True))
-    found = shared(Here(2, target(tmp_path / "out")), path, Options())
+    found = shared(2, path, Options(), tmp_path / "out")
     assert found == comparable(dissect(path))
     assert len(found["amqp091_frames"]) > 0
 
 
 def test_processes(tmp_path: Path) -> None:
-    """Options with a user's protocol reach them, and nothing but tables is left."""
-    options = Options(protocol=spec.load())
-    with Jobs(2, target(tmp_path / "out")) as jobs:
-        found = shared(jobs, FOLDER / "rotated", options)
-    assert found == comparable(dissect(FOLDER / "rotated", options=options))
-    assert not (tmp_path / "out" / HIDDEN).exists()
-    assert len(jobs.done) == 2 and any(done.parts for done in jobs.done)
+    """Options reach them, and nothing but tables is left."""
+    path, folder = FOLDER / "rotated", tmp_path / "out"
+    given = ["dissect", str(path), "-o", str(folder), "--jobs", "2", "--bodies", "full"]
+    assert main(given) == 0
+    assert written(folder) == comparable(dissect(path, options=Options(bodies="full")))
+    assert {each.name for each in folder.iterdir()} == {NOTE, *schemas()}
 
 
 def test_warnings_are_those_of_one_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,19 +116,42 @@ def test_jobs_are_a_number(jobs: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert f"{jobs!r} is not a number of 1 or more" in capsys.readouterr().err
 
 
+def begun(folder: Path) -> tuple[Jobs, Reading]:
+    """One more process, for captures that are there, and the reading of this one."""
+    jobs = Jobs(2, target(folder))
+    reading = Reading(find([str(FOLDER / "demo.pcap")]), compiled=False, make=jobs.make)
+    jobs.begin(reading)
+    return jobs, reading
+
+
 def test_a_process_that_is_killed_is_named(tmp_path: Path) -> None:
-    with Jobs(2, target(tmp_path / "out")) as jobs:
-        jobs.begin(Options(), compiled=False)
-        os.kill(jobs.pids[1], signal.SIGKILL)
-        with pytest.raises(JobError, match=r"^a process of `--jobs` ended by signal 9"):
-            jobs.finish(0)
+    jobs, reading = begun(tmp_path / "out")
+    output = Output(str(tmp_path / "out"), schemas())
+    with jobs, pytest.raises(JobError, match=r"^a process of `--jobs` ended by signal 9"):
+        os.kill(jobs.pids[0], signal.SIGKILL)
+        jobs.finish(reading.dissector, output)
+    output.abort()
 
 
 def test_errors_of_a_process_are_raised_here(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(OutputError, match="cannot write"), Jobs(1, target(tmp_path / "out")) as jobs:
-        jobs.begin(Options(), compiled=False)
-        jobs.finish(0)
+    jobs, reading = begun(tmp_path / "out")
+    output = Output(str(tmp_path / "other"), schemas())
+    with jobs, pytest.raises(OutputError, match="cannot write"):
+        jobs.finish(reading.dissector, output)
+    output.abort()
+
+
+def test_a_process_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:
+    with begun(tmp_path / "out")[0] as jobs:
+        pass
+    assert not Path("/proc", str(jobs.pids[0])).exists()
+
+
+def test_pipes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["dissect", str(tmp_path / "pipe"), "-o", str(tmp_path / "out"), "--jobs", "2"]) == 2
+    assert "a pipe can be read by one process only" in capsys.readouterr().err
 
 
 def test_captures_that_are_none_make_no_folder(tmp_path: Path) -> None:

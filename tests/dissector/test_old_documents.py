@@ -98,6 +98,8 @@ HEADERS = {
     "amqp-0-10-draft": b"AMQP\x01\x01\x00\x0a",
 }
 DRAFT = HEADERS["amqp-0-10-draft"]
+BASIC = {f.column for c in spec.load().classes for f in c.fields if f.column}
+"""Columns of properties that the table of messages has."""
 
 
 @pytest.mark.parametrize("name", HEADERS)
@@ -118,6 +120,31 @@ def test_frames_by_their_header(name: str) -> None:
     assert not {row["code"] for row in rows(found["anomalies"])} & WRONG
     [connection] = rows(found["connections"])
     assert connection["protocol"] == ("amqp-0-10-draft" if name == "amqp-0-10-draft" else "amqp-0-9-1")
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_contents_of_all_classes(name: str) -> None:
+    """Messages have the properties of their class that the table has; none is taken for another."""
+    version = spec.load(name)
+    classes = {c.name: c for c in version.classes}
+    methods = [m for m in version.methods if m.content]
+    tape = Tape().play([(CLIENT, HEADERS[name])])
+    expected = []
+    for method in methods:
+        side, properties = CLIENT if method.from_client else SERVER, classes[method.class_name].fields
+        flags = sum(1 << 15 - place for place in range(len(properties)))
+        head = struct.pack(">HHQH", method.class_id, 0, 5, flags) + b"".join(VALUES[f.type][0] for f in properties)
+        for kind, payload in ((1, encoded(method)[0]), (2, head), (3, b"hello")):
+            tape.say(side, raw(kind, 1, payload))
+        shown = {f.column: VALUES[f.type][1] for f in properties if f.column in BASIC}
+        expected.append((method.full_name, shown))
+    found = dissect_packets(tape.end().packets)
+    assert [
+        (full_name, {column: row[column] for column in shown})
+        for row, (full_name, shown) in zip(rows(found["messages"]), expected, strict=True)
+    ] == expected
+    assert {row["body_size"] for row in rows(found["messages"])} == {5}
+    assert rows(found["anomalies"]) == []
 
 
 def close(name: str) -> bytes:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tarfile
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope import pipelines
+import amqpscope
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.cli.program import main
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+Started = Callable[[Path], AbstractContextManager[tuple[list[str], str]]]
 NAMES = (
     "orders_pika.pcap", "pika_confirms.pcap", "stream_super.pcap", "tls_secrets.pcapng", "seen_twice.pcapng",
     "violations.pcap", "qpid_plain.pcap",
@@ -69,14 +74,18 @@ def test_tables_are_those_of_one_process(
     from amqpscope.pipelines import archive  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "parts", lambda *_: parts)
+    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
     if parts > 1:  # so that most captures are read in ranges
         monkeypatch.setattr(archive, "LEAST", 3000)
         monkeypatch.setattr(archive, "RANGE", 3000)
     assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
-    master = spark.sparkContext.master
-    made = archive.dissect_captures(
-        named([captures]), tmp_path / "spark", lambda begin: Options(), {"captures": [str(captures)]}, master
-    )
+    given, steps = (named([captures]), tmp_path / "spark", lambda begin: Options()), []
+    note = {"captures": [str(captures)]}
+    made = archive.dissect_captures(*given, note, spark.sparkContext.master, advance=lambda *step: steps.append(step))
+    names = list(dict.fromkeys(name for name, _, _ in steps))
+    assert names[0] == "starting Spark"
+    assert names[-1] == "dissecting connections"
+    assert all(0 <= done <= total == sum(source.size for source in given[0]) for _, done, total in steps[1:])
     found, expected = rows_of(tmp_path / "spark"), rows_of(tmp_path / "one")
     for name, rows in expected.items():
         assert found[name] == rows, name
@@ -84,7 +93,7 @@ def test_tables_are_those_of_one_process(
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *schemas()}
     note = json.loads((tmp_path / "spark" / NOTE).read_text())
     assert note["complete"] and note["rows"] == made.rows == {name: rows.total() for name, rows in found.items()}
-    assert [source.name for source in made.sources if source.error] == ["text.pcap"]
+    assert [source.name for source in made.reading.sources if source.error] == ["text.pcap"]
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -109,15 +118,6 @@ def test_statistics_are_those_of_one_process(
     for name, rows in expected.items():
         assert found[name] == rows, name
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
-
-
-@pytest.mark.parametrize("table", ["amqp091_frames", "anomalies", "captures"])
-def test_tables_as_dataframes(spark: SparkSession, captures: Path, tmp_path: Path, table: str) -> None:
-    main(["dissect", str(captures), "-o", str(tmp_path / "one")])
-    found, expected = (pipelines.read(spark, path, table) for path in (captures, tmp_path / "one"))
-    assert found.schema == expected.schema
-    rows, wanted = (Counter(map(repr, each.collect())) for each in (found, expected))
-    assert rows == wanted
 
 
 KILLED = """
@@ -151,18 +151,66 @@ archive.dissect_captures(
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
-@pytest.mark.parametrize("master", ["local[2,2]", "local-cluster[2,1,512]"])
-def test_a_lost_task_or_executor_changes_nothing(master: str, captures: Path, tmp_path: Path) -> None:
-    """The blocks that an executor kept are lost with it, and cut again."""
+@contextmanager
+def cluster(folder: Path, home: Path) -> Iterator[str]:
+    """A master and two workers; yield its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = ("127.0.0.1", free.getsockname()[1])
+    url = f"spark://{address[0]}:{address[1]}"
+    deploy = [str(home / "bin" / "spark-class"), "-Xmx256m"]
+    at = ["--host", address[0], "--webui-port", "0"]
+    commands = [[*deploy, "org.apache.spark.deploy.master.Master", *at, "--port", str(address[1])]]
+    for name in ("first", "second"):
+        own = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)]
+        commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for command in commands:
+            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            while started[0].poll() is None:  # workers look for the master at once, and then seldom
+                try:
+                    socket.create_connection(address).close()
+                    break
+                except ConnectionRefusedError:
+                    time.sleep(0.1)
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
+    """How a program starts on a cluster to whose executors the package goes as an archive; and the master."""
     spark = find_spec("pyspark")
     assert spark is not None and spark.origin is not None
-    home = tmp_path / "spark"  # executors write logs there
-    home.mkdir()
-    for each in Path(spark.origin).parent.iterdir():
-        (home / each.name).symlink_to(each)
-    command = [sys.executable, "-c", KILLED, str(captures), str(tmp_path / "out"), master]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"SPARK_HOME": str(home)})
+    home = Path(spark.origin).parent
+    packages = folder / "packages.tar.gz"
+    with tarfile.open(packages, "w:gz", dereference=True) as archive:
+        archive.add(Path(amqpscope.__file__).parent, "amqpscope")
+    (folder / "program.py").write_text(KILLED)
+    with cluster(folder, home) as master:
+        command = [str(home / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
+        given = ("executorEnv.PYTHONPATH=packages", "driver.host=127.0.0.1", "driver.bindAddress=127.0.0.1")
+        settings = [word for each in given for word in ("--conf", f"spark.{each}")]
+        yield [*command, *settings, str(folder / "program.py")], master
+
+
+@contextmanager
+def local(_: Path) -> Iterator[tuple[list[str], str]]:
+    """How a program starts on this machine, where each task has two attempts; and the master."""
+    yield [sys.executable, "-c", KILLED], "local[2,2]"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
+@pytest.mark.parametrize("started", [local, submitted])
+def test_a_lost_task_or_executor_changes_nothing(started: Started, captures: Path, tmp_path: Path) -> None:
+    """The blocks that an executor kept are lost with it, and cut again."""
+    with started(tmp_path) as (command, master):
+        variables = os.environ | {"PYSPARK_PYTHON": sys.executable}
+        given = [str(captures), str(tmp_path / "out"), master]
+        subprocess.run([*command, *given], check=True, capture_output=True, env=variables)
     main(["dissect", str(captures), "-o", str(tmp_path / "one")])
     assert (tmp_path / "flag").exists()
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "one")
@@ -185,7 +233,11 @@ def test_the_command(spark: SparkSession, captures: Path, tmp_path: Path, capsys
     given = ["dissect", str(captures), "-o", str(tmp_path / "out"), "--master", master, "--keylog", keylog]
     assert main([*given, "--jobs", "2"]) == 2
     assert "give one of them" in capsys.readouterr().err
-    assert main(given) == 2
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read")
-    assert second.startswith(f"{tmp_path / 'out'}: 29 connections")
+    said = []
+    for further in (["--master", master], []):
+        assert main([*given[:2], "-o", str(tmp_path / "out"), *given[6:], *further]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read" in said[0]
+    assert f"{tmp_path / 'out'}: 29 connections" in said[0]
+    assert "cut.pcap: truncated inside packet" in said[0]

@@ -5,6 +5,7 @@ All recordings and ways of damage: `python -m tests.captures.damage.answers`.
 
 from __future__ import annotations
 
+from amqpscope.pipelines import confirms
 from tests.captures.damage.answers import analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.dissector.recordings import COVERED
@@ -37,3 +38,14 @@ def test_no_answer_in_sessions_that_was_not_there(tmp_path):
     for table in ("confirms", "settlements", "rpcs"):
         counts = found.counts["lossy", table]
         assert counts["right"] > 0.8 * counts["found"] > 0
+
+
+def test_a_number_that_is_inferred_blames_nobody():
+    """A recording in which the broker leaves publishes unanswered, without its first confirm.select."""
+    recording = Recording.of(FOLDER / "never_confirmed.pcap")
+    frames = recording.tables["amqp091_frames"].to_pylist()
+    select = next(row for row in frames if row["method"] == "confirm.select")
+    tables = recording.dissect([p for p in recording.capture.packets if p.interface != select["packet"]])
+    found = confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections", "anomalies"))).to_pylist()
+    unanswered = [row["ended_by"] for row in found if row["numbered_by"] == "inferred" and row["outcome"] == "none"]
+    assert set(unanswered) == {"gap"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.sources import find
@@ -40,13 +40,21 @@ def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
     return rows(out)
 
 
-@settings(deadline=None, max_examples=8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+@settings(
+    deadline=None, max_examples=6, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
+)
 @given(
     name=st.sampled_from(RECORDINGS),
     borders=st.lists(st.integers(1, 1 << 16), min_size=1, max_size=4),
     kills=st.lists(st.integers(0, 120), max_size=3),
     slower=st.sampled_from([1, 1000]),
 )
+@example(
+    name="broken_contents.pcap", borders=[1690, 52200], kills=[], slower=1
+)  # events of different batches wait together
+@example(
+    name="begun_before.pcap", borders=[65536], kills=[], slower=1
+)  # publishes are known later than their deliveries
 def test_statistics_are_those_of_one_pass_whatever_is_killed(
     name: str, borders: list[int], kills: list[int], slower: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

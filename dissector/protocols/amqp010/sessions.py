@@ -2,12 +2,13 @@
 
 Ids are not on the wire: each side counts its commands, from the id of its last session.command-point on, and wraps at
 2^32. Unwrapped they go on, also where a session is attached anew. Where a command may be lost they are not known until
-the next command-point. A session that no channel is attached to is forgotten, unless its ids are so high that they
-wrap.
+the next command-point, or until answers prove them (`proofs`). A session that no channel is attached to is forgotten,
+unless its ids are so high that they wrap. One that was attached before the capture has no name, and is its channel's.
 """
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.dissector.fields.arrow import array, numbers, picked, valid
 from amqpscope.dissector.fields.decoding import Decoded
@@ -25,15 +26,19 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     DETACHED,
     PLAIN,
 )
-from amqpscope.dissector.protocols.amqp010.state import Channel, Frame, Session
+from amqpscope.dissector.protocols.amqp010.proofs import WRAP, answered, begin, sends
+from amqpscope.dissector.protocols.amqp010.state import NAMELESS, Channel, Frame, Session
 from amqpscope.dissector.tcp.state import Facts
 
-WRAP = 1 << 32
-"""Ids wrap there."""
 FAR = WRAP // 2
 """Lower ids are what a command-point says, whatever they were before."""
 POINT = "command_id_sequence_no"
-"""Column of the id that session.command-point names."""
+"""Column of the id that session.command-point names, or an answer to one command."""
+SETS = ("commands", "transfers")
+"""Columns of sets of ids that answers to commands name."""
+LAST = r"(?P<last>\d+)\]\]$"
+UNNAMED = "\0"
+"""Begins what stands for the name of a session that was attached before the capture; its channel follows."""
 
 
 class Sessions:
@@ -52,6 +57,7 @@ class Sessions:
         """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields."""
         self._prune()
         role = np.where(frames[Frame.METHOD] >= 0, self.roles[frames[Frame.METHOD]], PLAIN)
+        self._add_unnamed(frames, role, channels, facts)
         named = np.full(frames.shape[1], -1, np.int64)
         naming = np.flatnonzero((role >= ATTACH) & (role <= DETACHED))
         names = picked(fields.columns["name"], naming)
@@ -60,12 +66,41 @@ class Sessions:
                 named[i] = self._row(slot, name)
         column = fields.columns[POINT]
         points = np.where(valid(column), numbers(column), 0) if (role == COMMAND_POINT).any() else named
-        call(number, self.compiled, frames, frames.shape[1], role, named, points, channels, self.rows.rows, facts)
+        answers = self._answers(frames, fields, role)
+        call(
+            number, self.compiled, frames, frames.shape[1], role, named, points, answers, channels, self.rows.rows,
+            facts,
+        )  # fmt: skip
+
+    def _add_unnamed(self, frames: Ints, role: Ints, channels: Ints, facts: Ints) -> None:
+        """Begin sessions on channels that are in use where the capture begins in the middle."""
+        used = frames[:, (frames[Frame.ROW] >= 0) & (frames[Frame.OPERATION] >= 0) & (role == PLAIN)]
+        rows, first = np.unique(used[Frame.ROW], return_index=True)
+        begun = (channels[rows, Channel.SESSION] < 0) & (channels[rows, Channel.EPOCH] == 0)
+        begun &= facts[:, Facts.SYN].copy()[used[Frame.SLOT, first]] == 0
+        for row, slot in zip(rows[begun].tolist(), used[Frame.SLOT, first[begun]].tolist(), strict=True):
+            session = self._row(slot, f"{UNNAMED}{channels[row, Channel.CHANNEL]}")
+            channels[row, Channel.SESSION] = session
+            self.rows.rows[session, [Session.USED, Session.ATTACHED]] = NAMELESS, 1
+
+    def _answers(self, frames: Ints, fields: Decoded, role: Ints) -> Ints:
+        """Return the last id that each frame names of commands of the other side; -1: none, or all ids are known."""
+        rows = self.rows.rows
+        unknown = (rows[:, [Session.CLIENT_NEXT, Session.SERVER_NEXT]] < 0).any(axis=1)
+        may_change = frames[Frame.GAPPED].any() or (role > CONNECTION).any()
+        if not may_change and not (unknown & (rows[:, Session.USED] != 0)).any():
+            return np.zeros(0, np.int64)
+        texts = pc.coalesce(*(fields.columns[name] for name in SETS))
+        last = pc.struct_field(pc.extract_regex(texts, LAST), "last").cast(pa.int64())
+        column = fields.columns[POINT]
+        single = np.where(valid(column) & (role != COMMAND_POINT), numbers(column), -1)
+        return np.where(frames[Frame.CUT] > 0, -1, np.where(valid(last), numbers(last), single))
 
     def column(self, rows: Ints) -> pa.Array:
         """Return the names of sessions; null for those below 0."""
         found, places = np.unique(rows, return_inverse=True)
-        return array([self.names.get(row) for row in found.tolist()], pa.string()).take(array(places))
+        names = (self.names.get(row, UNNAMED) for row in found.tolist())
+        return array([None if n.startswith(UNNAMED) else n for n in names], pa.string()).take(array(places))
 
     def take_out(self, slots: Ints, attached: Ints) -> tuple[bytes, Ints]:
         """Take the sessions of connections out; returns them, and for the rows `attached` which of them they are."""
@@ -101,8 +136,10 @@ class Sessions:
     def _prune(self) -> None:
         """Forget sessions of which nothing is known but the name. Rows that were made have it."""
         rows = self.rows.rows
-        idle = (rows[:, Session.USED] == 1) & (rows[:, Session.ATTACHED] == 0)
-        self._drop(np.flatnonzero(idle & (rows[:, Session.CLIENT_NEXT : Session.WIDTH] < 0).all(axis=1)).tolist())
+        idle = (rows[:, Session.USED] != 0) & (rows[:, Session.ATTACHED] == 0)
+        self._drop(
+            np.flatnonzero(idle & (rows[:, [Session.CLIENT_NEXT, Session.SERVER_NEXT]] < 0).all(axis=1)).tolist()
+        )
 
     def _drop(self, rows: list[int]) -> None:
         for row in rows:
@@ -128,7 +165,8 @@ class Sessions:
 
 @kernel
 def number(
-    frames: Array, n: int, roles: Array, named: Array, points: Array, channels: Array, sessions: Array, facts: Array
+    frames: Array, n: int, roles: Array, named: Array, points: Array, answers: Array, channels: Array, sessions: Array,
+    facts: Array,
 ) -> None:  # fmt: skip
     """Fill SESSION, EPOCH and COMMAND of n frames.
 
@@ -138,6 +176,7 @@ def number(
         roles: (n,) what their operations mean for sessions.
         named: (n,) the session that an operation names; -1: none.
         points: (n,) the id that session.command-point names.
+        answers: (n,) the last id that an answer to commands names, -1: none; or empty, if all ids are known.
         channels: (channels, Channel).
         sessions: (sessions, Session).
         facts: (slots, Facts).
@@ -152,7 +191,8 @@ def number(
         role = roles[i]
         if role == ATTACH:
             channels[row, Channel.EPOCH] += 1
-        if role == ATTACHED or (role == ATTACH and channels[row, Channel.SESSION] < 0):
+        current = channels[row, Channel.SESSION]
+        if role == ATTACHED or (role == ATTACH and (current < 0 or sessions[current, Session.USED] == NAMELESS)):
             attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
@@ -161,15 +201,21 @@ def number(
         if role != CONNECTION:
             frames[Frame.SESSION, i] = session
         server = 0 if frames[Frame.SIDE, i] == facts[frames[Frame.SLOT, i], Facts.CLIENT] else 1
-        after = sessions[session, Session.CLIENT_NEXT + server]
+        near = after = sessions[session, Session.CLIENT_NEXT + server]
         if frames[Frame.GAPPED, i] != 0:
+            begin(sessions, session, server)
             after = -1
         if role == COMMAND_POINT:
-            after = unwrapped(points[i], sessions[session, Session.CLIENT_NEXT + server])
-        elif frames[Frame.OPERATION, i] == COMMAND and after >= 0:
-            frames[Frame.COMMAND, i] = after
-            after += 1
+            after = unwrapped(points[i], near)
+        elif frames[Frame.OPERATION, i] == COMMAND:
+            if after < 0:
+                after = sends(sessions, session, server, frames[Frame.FIRST_TS, i])
+            if after >= 0:
+                frames[Frame.COMMAND, i] = after
+                after += 1
         sessions[session, Session.CLIENT_NEXT + server] = after
+        if len(answers) > 0 and answers[i] >= 0 and sessions[session, Session.SERVER_NEXT - server] < 0:
+            answered(sessions, session, 1 - server, answers[i], frames[Frame.TS, i])
         if role == DETACHED and named[i] == session:
             attach(channels, sessions, row, -1)
 
@@ -186,9 +232,9 @@ def attach(channels: Array, sessions: Array, row: int, session: int) -> None:
     if before >= 0:
         sessions[before, Session.ATTACHED] -= 1
         if sessions[before, Session.ATTACHED] == 0:
-            for k in range(Session.CLIENT_NEXT, Session.SERVER_NEXT + 1):
-                if sessions[before, k] < FAR:
-                    sessions[before, k] = -1
+            for server in range(2):
+                if sessions[before, Session.CLIENT_NEXT + server] < FAR:
+                    begin(sessions, before, server)
 
 
 @kernel

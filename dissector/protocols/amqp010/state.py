@@ -17,6 +17,8 @@ FOUND, LOST = range(2)
 """Nothing was lost but bytes of a body, reported next; frames may be lost."""
 SURE, DOUBTFUL = 1, 2
 """Frames may be lost; they may, if the last gap held more than bytes of a body."""
+NAMELESS = 2
+"""In Session.USED."""
 PASSED = -1
 """In Span.FLAGS: these bytes are of body frames whose heads were not seen."""
 UNFINISHED = 2
@@ -88,11 +90,23 @@ class Channel(state.Channel):
 class Session(Matrix):
     """Sessions of connections, by name."""
 
-    USED = column("1 while the row holds one")
+    USED = column("1 while the row holds one; NAMELESS: one that was attached before the capture")
     SLOT = column("slot of the connection")
     ATTACHED = column("channels that are attached to it")
     CLIENT_NEXT = column("id of the client's next command; -1: not known", empty=-1)
     SERVER_NEXT = column("id of the server's", empty=-1)
+    CLIENT_SENT = column("commands of the client since its ids are not known; these columns are those of `proofs`")
+    SERVER_SENT = column("the same of the server")
+    CLIENT_AHEAD = column(
+        "the largest id that the server has answered since, less those sent by then; -1: none", empty=-1
+    )
+    SERVER_AHEAD = column("the same of the server's that the client answered", empty=-1)
+    CLIENT_REACHED = column("commands of the client that were sent when it was reached")
+    SERVER_REACHED = column("the same of the server")
+    CLIENT_TS = column("time of the last answer, if it reached it and no command came since; else 0")
+    SERVER_TS = column("the same of answers of the client")
+    CLIENT_PROOF = column("AGREED, QUIET")
+    SERVER_PROOF = column("the same of the server")
 
 
 class Track(state.Body):

@@ -183,7 +183,7 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
             elif not may_be_cut(batch, of, i, row, other):
                 content_fault(of, frames, i, INTERRUPTED, first)
                 lose_count(of, row, k)
-            finish_message(of, row, other, side if other == k else 1 - side)
+            finish_message(of, row, other, side if other == k else 1 - side, False)
     if opens:
         clear(of, row)
         channels[row, Channel.EPOCH] += 1
@@ -275,7 +275,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
             content_fault(of, frames, i, UNEXPECTED, HEADER)
             lose_count(of, row, k)
         if contents[k, Content.STATE] != 0:
-            finish_message(of, row, k, side)
+            finish_message(of, row, k, side, False)
         return
     touch(frames, i, contents, k)
     offset = frames[Frame.OFFSET, i]
@@ -291,7 +291,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
         contents[k, Content.SIZE] = HUGE
         content_fault(of, frames, i, TOO_LARGE, HUGE)
     if contents[k, Content.SIZE] == 0:
-        finish_message(of, row, k, side)
+        finish_message(of, row, k, side, True)
 
 
 @kernel
@@ -304,7 +304,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
             content_fault(of, frames, i, UNEXPECTED, BODY)
             lose_count(of, row, k)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
-            finish_message(of, row, k, side)
+            finish_message(of, row, k, side, False)
         return
     touch(frames, i, contents, k)
     if frames[Frame.OFFSET, i] >= 0:
@@ -314,7 +314,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     if contents[k, Content.OVER] > 0:
         content_fault(of, frames, i, BODY_TOO_LARGE, contents[k, Content.OVER])
     if contents[k, Content.GOT] >= contents[k, Content.SIZE]:
-        finish_message(of, row, k, side)
+        finish_message(of, row, k, side, True)
 
 
 @kernel
@@ -337,6 +337,6 @@ def end_channels(of: Channels, facts: Array, slots: Array, begin: int) -> int:
                 if contents[k, Content.STATE] != 0:
                     side = facts[slot, Facts.CLIENT] if k & 1 == 0 else 1 - facts[slot, Facts.CLIENT]
                     unfinished_fault(of, row, k, side, ABANDONED, contents[k, Content.FIRST_NUMBER])
-                    finish_message(of, row, k, side)
+                    finish_message(of, row, k, side, False)
             end_channel(of, row)
     return len(slots)

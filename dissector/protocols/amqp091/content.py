@@ -182,8 +182,8 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 
 @kernel
-def finish_message(of: Channels, row: int, k: int, side: int) -> None:
-    """Write the row of a message that is complete, or dropped."""
+def finish_message(of: Channels, row: int, k: int, side: int, is_over: bool) -> None:
+    """Write the row of a message that is complete, or dropped; `is_over`: its last frame was seen."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)
@@ -204,7 +204,7 @@ def finish_message(of: Channels, row: int, k: int, side: int) -> None:
     short = size - contents[k, Content.GOT] if in_body else 0
     messages[Message.MISSING, n] = lost + short
     whole = in_body and contents[k, Content.LOST] == 0
-    ended = whole and short == 0
+    ended = whole and short == 0 and is_over
     messages[Message.PARTIAL, n] = UNFINISHED if not ended else int(lost > 0)
     if whole and contents[k, Content.MISSING] == 0 and short == 0 and contents[k, Content.OVER] == 0:
         of.hashes[n] = hash_end(of.lanes, of.waiting, k)

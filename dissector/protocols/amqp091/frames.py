@@ -75,6 +75,8 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     length = size + OVERHEAD
     if 0 < parsers[row, Parser.MOST] < length or (kind == METHOD and not has_length(data, p + 7, size)):
         return 0
+    if kind == BODY and is_beyond(parsers, row, channel, size, own.announced):
+        return 0
     if kind == METHOD and channel == 0:
         note_agreement(walk, row, p + 7, size)
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], length)
@@ -96,6 +98,13 @@ def note_agreement(walk: Walk, row: int, offset: int, length: int) -> None:
     """Note the frame-max of a connection.tune-ok: class, method, channel-max, frame-max, heartbeat (§1.4.2.6)."""
     if length >= 10 and be32(walk.data, offset) == TUNE_OK:
         agree(walk, row, be32(walk.data, offset + 6))
+
+
+@kernel
+def is_beyond(parsers: Array, row: int, channel: int, size: int, announced: Array) -> bool:
+    """Return whether a body frame has more bytes than its content has left, where that is known."""
+    is_known: bool = channel == announced[row, Announced.CHANNEL] and parsers[row, Parser.REST] > 0
+    return is_known and parsers[row, Parser.REST] < size
 
 
 @kernel
@@ -164,12 +173,10 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         return
     parsers[row, Parser.TYPE] = kind
     parsers[row, Parser.STATE] = PAYLOAD if size > 0 else END
-    is_announced = channel == own.announced[row, Announced.CHANNEL]
-    rest = parsers[row, Parser.REST] if is_announced else 0
     if (
         is_above(walk, row, size + OVERHEAD, boundary.USUAL)
         or (kind != BODY and size > LONG)
-        or (kind == BODY and 0 < rest < size)
+        or (kind == BODY and is_beyond(parsers, row, channel, size, own.announced))
         or (kind == HEARTBEAT and size > 0)
     ):
         lose_after_head(walk, row, kind == BODY)
@@ -227,6 +234,19 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
         desynchronised(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
     return True
+
+
+@kernel
+def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Have the search decide, and return False, where a connection ends in a method or header; see `walking`."""
+    parsers = walk.parsers
+    there = parsers[row, Parser.CHAINED]
+    if chunks[Chunk.LENGTH, i] > 0 or parsers[row, Parser.BELIEVED] or there == 0 or there < parsers[row, Parser.GOT]:
+        return True
+    if not rewind(walk, chunks, i, row):
+        return True
+    doubt(walk, chunks, i, row, OVERHEAD)
+    return False
 
 
 @kernel
@@ -332,6 +352,7 @@ walk_chunks = laid_over(
     begin_payload=begin_payload,
     pass_payload=pass_payload,
     take_end=take_end,
+    may_be_over=may_be_over,
     finish_frame=finish_frame,
     begins_connection=begins_connection,
     desynchronised=desynchronised,

@@ -1,10 +1,12 @@
 """AMQP 0-9-1: its numbers on the wire, and tables of its methods that kernels look into."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.spec.model import Protocol
+from amqpscope.spec.model import Method, Protocol
 
 NAME = "amqp-0-9-1"
 
@@ -80,7 +82,16 @@ ROLES = {
 KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"}
 
 
-def role_table(names: list[str]) -> Ints:
-    """Return the role of each method, by its index."""
-    roles = [CONNECTION if n.startswith("connection.") else ROLES.get(n, PLAIN) for n in names]
-    return np.array(roles, np.int64)
+def role_table(methods: Iterable[Method]) -> Ints:
+    """Return the role of each method, by its index. Contents of older versions are not only those of class basic."""
+    return np.array([_role(method) for method in methods], np.int64)
+
+
+def _role(method: Method) -> int:
+    if method.class_name == "connection":
+        return CONNECTION
+    if method.full_name in ROLES or not method.content:
+        return ROLES.get(method.full_name, PLAIN)
+    if method.name == "return":
+        return RETURN
+    return PUBLISH if method.from_client else DELIVER

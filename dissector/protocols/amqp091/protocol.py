@@ -68,7 +68,7 @@ class Amqp091(FramedStage):
             (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
         )  # fmt: skip
         protocol = context.documents.get(ly.NAME) or context.specification(version)
-        self.roles = ly.role_table([m.full_name for m in protocol.methods])
+        self.roles = ly.role_table(protocol.methods)
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
         self.has_secret = with_secrets(protocol)

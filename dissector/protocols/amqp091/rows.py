@@ -57,7 +57,11 @@ class RowMaker:
         own = context.specification(ly.NAME).method_columns()
         fields = {f.column: f for f in protocol.arguments() if f.column not in own}
         self.others = {name: f.type in JSON_TYPES for name, f in fields.items() if name}
-        self.properties = Plan.of_properties(next(k for k in protocol.classes if k.name == "basic"))
+        contents = sorted(protocol.classes, key=lambda k: k.name != "basic")
+        contents = [k for k in contents if k.name == "basic" or any(m.content for m in k.methods)]
+        self.properties = Plan.of_properties(*contents)
+        names = [k.name for k in contents]
+        self.content_of = np.array([names.index(m.class_name) if m.content else -1 for m in protocol.methods], np.int64)
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
         """Return rows of `amqp091_frames`: `rows` is (Frame, n), `fields` the methods' arguments."""
@@ -127,8 +131,9 @@ class RowMaker:
         arguments = decode(self.arguments, data, at, size, rows[Message.METHOD], cut, self.compiled)
         offset, length = rows[Message.HEADER_OFFSET], rows[Message.HEADER_LENGTH]
         there = (offset >= 0) & (length >= HEADER_BYTES)
+        programs = np.where(there, self.content_of[rows[Message.METHOD]], -1)
         properties = decode(
-            self.properties, data, offset + HEADER_BYTES, length - HEADER_BYTES, there.astype(np.int64) - 1,
+            self.properties, data, offset + HEADER_BYTES, length - HEADER_BYTES, programs,
             (rows[Message.HEADER_CUT] > 0).astype(np.uint8), self.compiled,
         )  # fmt: skip
         return arguments, properties

@@ -15,6 +15,7 @@ says for each way of damage, and each table that `analyze` writes of pairs, what
 - otherwise: right, but another column says what the undamaged one does not.
 
 Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (of missed heartbeats: more).
+Rows about frames whose own heads were damaged are left out.
 """
 
 from __future__ import annotations
@@ -93,13 +94,18 @@ class Run:
     frames: dict[Key, Key] = field(default_factory=dict)
     messages: dict[Key, Key] = field(default_factory=dict)
     connections: dict[int, int] = field(default_factory=dict)
+    damaged: set[Key] = field(default_factory=set)
+    """Frames that were not sent so, but may be ones with damaged heads."""
 
     def __post_init__(self) -> None:
         sent = self.recording.sent
         beginnings = Beginnings(sent, self.packets)
+        damaged = beginnings.visible.damaged
         of: dict[int, Counter[int]] = defaultdict(Counter)
         for row, found in frames_found(sent, beginnings, self.tables):
             frame = found.row if isinstance(found, Frame) else found
+            if frame is None and any(map(damaged, beginnings.placed(row))):
+                self.damaged.add((row["connection_id"], row["frame_no"]))
             if frame is not None:
                 self.frames[row["connection_id"], row["frame_no"]] = frame["connection_id"], frame["frame_no"]
                 of[row["connection_id"]][frame["connection_id"]] += 1
@@ -120,6 +126,18 @@ class Run:
             key = identity, frame
             return self.messages[key] if is_message and key in self.messages else self.frames[key]
         return None if packet is None else ("packet", self.packets[packet - 1].interface)
+
+    def rests_on_damage(self, table: str, row: Row) -> bool:
+        """Whether a row of statistics is about a frame whose own head was damaged."""
+        ends = (PAIRS[table].ask, PAIRS[table].answer) if table in PAIRS else ("",)
+        return any(
+            (
+                row.get(f"{end}_connection_id", row.get("connection_id")),
+                row.get(f"{end}_frame_no" if end else "frame_no"),
+            )
+            in self.damaged
+            for end in ends
+        )
 
     @property
     def name(self) -> str:
@@ -275,6 +293,8 @@ def judge(statistics: dict[str, list[tuple[Run, Row]]]) -> Judgement:
         by_key: dict[Key, list[Pair]] = defaultdict(list)
         damaged: list[Pair] = []
         for run, row in found:
+            if run.rests_on_damage(table, row):
+                continue
             each = pair_of(table, run, row)
             if run.way != WHOLE:
                 damaged.append(each)

@@ -222,7 +222,7 @@ class Visible:
 
     def damaged(self, frame: Frame) -> bool:
         """Whether bytes of its head are others than were sent."""
-        return any(
+        return bool(self.changed) and any(
             (frame.direction, at) in self.changed for at in range(frame.begin, frame.begin + FRAMES[frame.table])
         )
 
@@ -288,6 +288,7 @@ class Beginnings:
 
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._sent, self._damaged = sent, damaged
+        self.visible = Visible(sent, damaged)
         self._frames: dict[Direction, dict[int, list[Frame]]] = defaultdict(lambda: defaultdict(list))
         for frame in sent.frames:
             self._frames[frame.direction][frame.begin].append(frame)
@@ -295,12 +296,14 @@ class Beginnings:
         for row in sent.unplaced:
             self._unplaced[row["first_packet"]].append(row)
 
-    def placed(self, row: Row) -> Iterator[Frame]:
-        """Frames whose place is known that begin in the first packet of a row."""
+    def placed(self, row: Row) -> list[Frame]:
+        """Frames whose place is known that begin in the first packet of a row; those with damaged heads last."""
         extent = self._sent.extents[self._damaged[row["first_packet"] - 1].interface - 1]
-        if extent is not None:
-            for begin in range(extent.begin, extent.begin + extent.size):
-                yield from self._frames[extent.direction].get(begin, ())
+        if extent is None:
+            return []
+        frames = self._frames[extent.direction]
+        places = range(extent.begin, extent.begin + extent.size)
+        return sorted((frame for begin in places for frame in frames.get(begin, ())), key=self.visible.damaged)
 
     def unplaced(self, row: Row) -> list[Row]:
         """The other ones."""
@@ -336,7 +339,8 @@ def messages_found(sent: Sent, beginnings: Beginnings, found: list[Row]) -> Iter
 
 def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> Score:
     """Hold the rows of a damaged capture against what was sent."""
-    visible, beginnings = Visible(sent, damaged), Beginnings(sent, damaged)
+    beginnings = Beginnings(sent, damaged)
+    visible = beginnings.visible
     score = Score(sent=len(sent.frames) + len(sent.unplaced))
     whole: set[int] = set()
     for row, frame in frames_found(sent, beginnings, tables):

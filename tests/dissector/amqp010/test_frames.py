@@ -211,6 +211,44 @@ def test_behind_a_gap_ids_are_not_known_until_the_next_command_point() -> None:
     assert {row["session"] for row in found} == {"s"}
 
 
+def completed(last: int) -> bytes:
+    return b"".join(w.operation("session.completed", commands=[(0, last)]))
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("quiet_s", "answers", "known"),
+    [
+        (11, [6, 7, 8], [9, 10]),
+        (9, [6, 7, 8], [None, None]),
+        (11, [6, 6, 6], [None, None]),
+        (11, [6, 7, 7], [None, None]),
+    ],
+)
+def test_behind_a_gap_answers_prove_ids(quiet_s: int, answers: list[int], known: list[int | None], late: bool) -> None:
+    """If those to several commands show the same, before silence; also where the capture begins in the middle."""
+    tape = Tape(syn=not late).play([] if late else [*BEGIN, (CLIENT, SYNC)])
+    if not late:
+        tape.next[CLIENT] += 2 * len(SYNC)
+    for answer in answers:
+        tape.play([(CLIENT, SYNC), (SERVER, completed(answer))])
+    tape.start_ns += quiet_s * 10**9
+    tape.play([(CLIENT, SYNC), (CLIENT, SYNC)])
+    found = [row for row in frames(dissect_packets(tape.end().packets)) if row["method"] == "execution.sync"]
+    assert [row["command_id"] for row in found[-5:]] == [None] * 3 + known
+    assert {row["session"] for row in found} == {None if late else "s"}
+
+
+@pytest.mark.parametrize("batch", [100, 1 << 20])
+def test_an_attach_ends_the_session_from_before_the_capture(batch: int) -> None:
+    """Its commands come before the broker has answered."""
+    (_, attach), attached = w.attaching()
+    tape = Tape(syn=False).play([(CLIENT, SYNC), (SERVER, completed(3)), (CLIENT, attach + 2 * SYNC), attached])
+    tables = dissect_packets(tape.play([(CLIENT, SYNC)]).end().packets, batch_bytes=batch)
+    found = [row for row in frames(tables) if row["method"] == "execution.sync"]
+    assert [(row["session"], row["command_id"]) for row in found] == [(None, None), ("s", 0), ("s", 1), ("s", 2)]
+
+
 # ------------------------------------------------------------------------------------------------------- messages
 
 

@@ -33,7 +33,7 @@ class Peers:
         self.frames: list[Row] = []
         self.messages: list[Row] = []
         self.anomalies: list[Row] = []
-        self.ids: dict[tuple[str, bool], int] = {}
+        self.ids: dict[tuple[str | None, bool], int] = {}
         self.epochs: dict[int, int] = {}
 
     def row(self, from_client: bool, channel: int) -> Row:
@@ -57,8 +57,9 @@ class Peers:
         return len(self.frames) - 1
 
     def command(
-        self, from_client: bool, method: str, session: str = "s", channel: int = 1, sync: bool = True, **columns: Any
-    ) -> int:
+        self, from_client: bool, method: str, session: str | None = "s", channel: int = 1, sync: bool = True,
+        **columns: Any,
+    ) -> int:  # fmt: skip
         """Append a command; return its id."""
         number = self.ids.get((session, from_client), 0)
         self.ids[session, from_client] = number + 1
@@ -68,7 +69,7 @@ class Peers:
         return number
 
     def transfer(
-        self, from_client: bool, session: str = "s", channel: int = 1, mode: int = 0, acquire: int = 0,
+        self, from_client: bool, session: str | None = "s", channel: int = 1, mode: int = 0, acquire: int = 0,
         destination: str = "d", **columns: Any,
     ) -> int:  # fmt: skip
         """Append a transfer, whose only frame has its body; return its id."""
@@ -87,19 +88,21 @@ class Peers:
         self.messages.append(message | columns)
         return number
 
-    def begin(self, session: str = "s", channel: int = 1, point: int = 0) -> None:
+    def begin(self, session: str | None = "s", channel: int = 1, point: int = 0) -> None:
         """Attach a session, and say where ids begin."""
         self.control(True, "session.attach", session, channel, name=session)
         self.control(False, "session.attached", session, channel, name=session)
         for from_client in (True, False):
             self.control(from_client, "session.command-point", session, channel, command_id_sequence_no=point)
 
-    def completed(self, from_client: bool, *ranges: tuple[int, int], session: str = "s", channel: int = 1) -> int:
+    def completed(
+        self, from_client: bool, *ranges: tuple[int, int], session: str | None = "s", channel: int = 1
+    ) -> int:
         """Append session.completed; return its frame number."""
         return self.control(from_client, "session.completed", session, channel, commands=listed(ranges))
 
     def settle(
-        self, how: str, *ranges: tuple[int, int], from_client: bool = True, session: str = "s", channel: int = 1,
+        self, how: str, *ranges: tuple[int, int], from_client: bool = True, session: str | None = "s", channel: int = 1,
         **columns: Any,
     ) -> int:  # fmt: skip
         """Append message.accept, reject or release; return its frame number."""

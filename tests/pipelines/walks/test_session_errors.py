@@ -46,6 +46,15 @@ def test_ids_wrap():
     assert errors(peers, columns="failed_method queue") == [("queue.delete", "r"), ("queue.declare", "q")]
 
 
+def test_a_session_without_a_name_is_that_of_its_channel():
+    peers = Peers(1)
+    for channel in (1, 2):
+        peers.ids[None, True] = 0
+        peers.command(True, "queue.declare", session=None, channel=channel, queue=f"q{channel}")
+    peers.command(False, "execution.exception", session=None, command_id_sequence_no=0, error_code=404)
+    assert errors(peers, columns="failed_method queue") == [("queue.declare", "q1")]
+
+
 def test_codes_of_success_are_no_errors():
     peers = Peers(1)
     peers.control(False, "session.detached", name="s", code=0)

@@ -328,6 +328,22 @@ def test_a_commit_whose_id_is_unknown():
     assert settlements(peers) == [(0, "none", None, "gap", 9000)]
 
 
+def test_sessions_that_were_attached_before_the_capture():
+    """They have no names, and are those of their channels; ids are those that answers prove."""
+    peers = Peers(1)
+    for channel in (1, 2):
+        peers.ids[None, True] = peers.ids[None, False] = 7
+        peers.transfer(True, session=None, channel=channel)
+        peers.transfer(False, session=None, channel=channel)
+    done = peers.completed(False, (0, 7), session=None, channel=2)
+    taken = peers.settle("accept", (7, 7), session=None)
+    assert confirms(peers, columns="channel publish_seq outcome confirm_frame_no ended_by") == [
+        (1, 7, "none", None, "capture-end"),
+        (2, 7, "ack", done, None),
+    ]
+    assert settlements(peers, columns="channel delivery_tag settle_frame_no") == [(1, 7, taken), (2, 7, None)]
+
+
 def test_a_session_in_the_middle_of_a_capture():
     peers = Peers(1)
     peers.transfer(False, delivery_tag=None)

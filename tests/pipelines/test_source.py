@@ -1,0 +1,114 @@
+"""The data source of Spark: rows are those of `dissect`, whatever is asked of them, and one dissection makes all."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqpscope import pipelines
+from amqpscope.dissector.cli.program import main
+from amqpscope.pipelines.folder import ReadError
+from tests.dissector.runs import FOLDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+NAMES = ("orders_pika.pcap", "stream_super.pcap", "tls_sessions_13.pcap", "violations.pcap")
+KEYLOG = str(FOLDER / "tls_sessions_13.keylog")
+
+
+@pytest.fixture(scope="module")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archive")
+    for name in NAMES:
+        shutil.copy(FOLDER / name, folder)
+    (folder / "text.pcap").write_text("hello")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(captures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    main(["dissect", str(captures), "-o", str(folder), "--keylog", KEYLOG, "--port", "5672=amqp-0-9-1"])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def rows(found: DataFrame) -> Counter[str]:
+    return Counter(map(repr, found.collect()))
+
+
+def read(spark: SparkSession, captures: Path, cache: Path, table: str, **options: str) -> DataFrame:
+    ports = "5672=amqp-0-9-1, 1=tls"
+    return pipelines.read(spark, captures, table, keylog=KEYLOG, port=ports, parts="3", cache=str(cache), **options)
+
+
+def test_tables_are_those_of_one_process(spark: SparkSession, captures: Path, tables: Path, cache: Path) -> None:
+    """All are read from one dissection, in three parts."""
+    for name in ("captures", "connections", "messages", "anomalies"):
+        found, expected = read(spark, captures, cache, name), pipelines.read(spark, tables, name)
+        assert found.schema == expected.schema
+        assert rows(found) == rows(expected), name
+    (folder,) = cache.iterdir()
+    made = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if not path.name.startswith(".")}
+    chains = len(NAMES)
+    assert Counter(name.partition("-")[0] for name in made) == {
+        "survey": chains + 1, "plan": 1, "blocks": chains, "part": 3
+    }  # fmt: skip
+
+
+FILTERS = (
+    "ts_ns >= 1795254443524803000 and ts < timestamp'2026-11-21 10:00:00'",
+    "kind = 'publish' and channel in (1, 2) and exchange is not null",
+    "not routing_key = 'orders.new' and redelivered is null",
+    "channel not in (3) and not (mandatory) and body_size % 2 = 0",
+    "routing_key like 'o%' or delivery_tag > 3",
+    "trace_id is not null and publish_seq <= 7 and body_hash = 5",
+)
+
+
+def test_filters_and_columns(spark: SparkSession, captures: Path, tables: Path, cache: Path) -> None:
+    every, expected = read(spark, captures, cache, "messages"), pipelines.read(spark, tables, "messages")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    for each in FILTERS:
+        pushed = read(spark, captures, cache, "messages", pushFilters="true").where(each)
+        assert rows(pushed) == rows(every.where(each)) == rows(expected.where(each)), each
+        plan = pushed._jdf.queryExecution().executedPlan().toString()
+        assert ("Filter (" in plan) == ("%" in each), plan
+    some = spark.read.format("amqpscope").schema("kind string, ts_ns long").option("table", "messages")
+    some = some.options(keylog=KEYLOG, port="5672=amqp-0-9-1, 1=tls", parts=3, cache=str(cache))
+    assert rows(some.load(str(captures))) == rows(expected.select("kind", "ts_ns"))
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_what_cannot_be_read(spark: SparkSession, captures: Path) -> None:
+    named = [str(captures / name) for name in (NAMES[0], "text.pcap")]
+    with pytest.raises(Exception, match="not a pcap or pcapng file"):
+        pipelines.read(spark, named, "captures").collect()
+    found = pipelines.read(spark, named, "captures", ignoreCorruptFiles="true")
+    errors = {row.capture: row.error for row in found.collect()}
+    assert errors[NAMES[0]] is None
+    assert "looks like text" in errors["text.pcap"]
+    with pytest.raises(Exception, match="PORT=PROTOCOL"):
+        pipelines.read(spark, captures, "messages", port="5672").collect()
+    with pytest.raises(Exception, match=r"option.*is 'confirms'; there are"):
+        spark.read.format("amqpscope").option("table", "confirms").load(str(captures))
+    with pytest.raises(Exception, match="no column kind of type int in messages"):
+        spark.read.format("amqpscope").option("table", "messages").schema("kind int").load(str(captures)).collect()
+
+
+def test_streams_and_tables_have_other_ways(spark: SparkSession, captures: Path, tables: Path) -> None:
+    stream = spark.readStream.format("amqpscope").option("table", "messages").load(str(captures))
+    with pytest.raises(Exception, match="dissect --follow"):
+        stream.writeStream.format("noop").start().processAllAvailable()
+    with pytest.raises(ReadError, match="keylog is for captures"):
+        pipelines.read(spark, tables, "messages", keylog=KEYLOG)
