@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope import spec
-from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, read_note
+from amqpscope.pipelines.folder import MissingTablesError, ReadError, batches_of, dissected, read_note
 from amqpscope.pipelines.schemas import schema
 
 __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_table"]
@@ -56,18 +56,8 @@ def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:
         for batch in given:
             for part in batch.column("part").to_pylist():
                 with pa.memory_map(part) as file:
-                    for each in _reader(file):
+                    for each in batches_of(file):
                         yield each.select(names)
 
     listed = spark.createDataFrame([(part,) for part in parts], "part string").repartition(len(parts))
     return listed.mapInArrow(batches, schema(table))
-
-
-def _reader(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an Arrow file or stream."""
-    magic = file.read(6)
-    file.seek(0)
-    if magic == b"ARROW1":
-        reader = pa.ipc.open_file(file)
-        return (reader.get_batch(i) for i in range(reader.num_record_batches))
-    return iter(pa.ipc.open_stream(file))
