@@ -137,7 +137,7 @@ def agreed_size(data: Array, p: int, length: int) -> int:
     """Return the max-frame-size of the connection.tune-ok of this length whose packing flags stand at p."""
     if length < IDS_BYTES + 4 or i64(data[p]) & 2 == 0:
         return LARGEST
-    p += 4 if i64(data[p]) & 1 != 0 else 2  # behind channel-max, if that is given
+    p += 4 if i64(data[p]) & 1 != 0 else 2  # after channel-max, if that is given
     return max(be16(data, p), SMALL) if length >= IDS_BYTES + 6 else LARGEST
 
 
