@@ -71,7 +71,7 @@ def weight(folder: Place, table: str, columns: Sequence[str]) -> tuple[int, int]
     for path in parts(folder, table):
         if path.suffix == ".arrow":
             with _opened(path) as file:
-                rows += sum(batch.num_rows for batch in _batches(file))
+                rows += sum(batch.num_rows for batch in batches_of(file))
             continue
         found = _metadata(path)
         rows += found.num_rows
@@ -161,7 +161,7 @@ def _parquet(path: Place, columns: Sequence[str]) -> Iterator[Read]:
 
 def _arrow(path: Place, columns: Sequence[str]) -> Iterator[Read]:
     with _opened(path) as file:
-        for batch in _batches(file):
+        for batch in batches_of(file):
             rows = pa.Table.from_batches([batch])
             yield partial(rows.select, [name for name in columns if name in rows.column_names])
 
@@ -170,7 +170,7 @@ def _opened(path: Place) -> pa.NativeFile:
     return mapped(path)
 
 
-def _batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def batches_of(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     """Yield the batches of an Arrow file or stream."""
     magic = file.read(6)
     file.seek(0)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from amqpscope import spec
 from amqpscope.dissector.places import Place, mapped, matching, place, readable
-from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, parts, read_note
+from amqpscope.pipelines.folder import MissingTablesError, ReadError, batches_of, dissected, parts, read_note
 from amqpscope.pipelines.schemas import schema
 
 __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_table"]
@@ -63,18 +63,8 @@ def by_tasks(spark: SparkSession, files: Sequence[Place], declared: StructType) 
                         yield from rows.iter_batches(columns=names)
                     continue
                 with mapped(path) as file:
-                    for each in _reader(file):
+                    for each in batches_of(file):
                         yield each.select(names)
 
     listed = spark.createDataFrame([(str(file.absolute()),) for file in files], "part string").repartition(len(files))
     return listed.mapInArrow(batches, declared)
-
-
-def _reader(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an Arrow file or stream."""
-    magic = file.read(6)
-    file.seek(0)
-    if magic == b"ARROW1":
-        reader = pa.ipc.open_file(file)
-        return (reader.get_batch(i) for i in range(reader.num_record_batches))
-    return iter(pa.ipc.open_stream(file))

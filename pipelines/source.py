@@ -213,7 +213,7 @@ class _Parser(argparse.ArgumentParser):
 def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | None]:
     """Return the dissection that options ask for, and where its files lie.
 
-    The name of its folder tells what they depend on: the captures, as they are now, and the options.
+    The name of its folder is made of what they depend on: the captures, as they are now, and the options.
     """
     given = json.loads(options["paths"]) if "paths" in options else [options["path"]] if "path" in options else []
     if not given:

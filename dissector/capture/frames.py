@@ -1,7 +1,7 @@
 """Find where compressed data begins anew, so that it can be decompressed from there on.
 
 Sources: RFC 8878 (Zstandard frames); the Zstandard seekable format, version 0.1.0, whose table lists all frames; the
-SAM specification, section 4.1 (BGZF: gzip in blocks whose extra field tells their size).
+SAM specification, section 4.1 (BGZF: gzip in blocks whose extra field has their size).
 """
 
 import io

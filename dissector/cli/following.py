@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--until-idle", metavar="SECONDS", type=seconds,
-        help="with --follow: end when nothing was written to the directory for so long (default: at Ctrl-C)",
+        help="with --follow: end after this time in which nothing was written to the directory (default: at Ctrl-C)",
     )  # fmt: skip
 
 
