@@ -8,7 +8,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.emitting import fault, put_first, put_place
 from amqpscope.dissector.protocols.payloads import drop_chain
-from amqpscope.dissector.protocols.state import GAP, HEAD, SEARCH, SKIPPED, Frame, Parser, Walk
+from amqpscope.dissector.protocols.state import GAP, HEAD, HEAD_ROOM, SEARCH, SKIPPED, Frame, Parser, Walk
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
@@ -74,11 +74,24 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
 @kernel
 def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     """Desynchronise at a gap where the head of a frame must be."""
-    here = chunks[Chunk.POS, i] + at
-    number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
-    fault(walk, chunks, i, row, GAP, number, -1, here, chunks[Chunk.LENGTH, i] - at)
+    report_gap(walk, chunks, i, at, row)
     heads = walk.parsers[row, Parser.HEADS]
-    lose(walk, row, here - heads, heads)
+    lose(walk, row, chunks[Chunk.POS, i] + at - heads, heads)
+
+
+@kernel
+def report_gap(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+    """Report a gap that frames may lie in."""
+    number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
+    fault(walk, chunks, i, row, GAP, number, -1, chunks[Chunk.POS, i] + at, chunks[Chunk.LENGTH, i] - at)
+
+
+@kernel
+def report_further_gap(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+    """Report a gap that follows another one at once: what was lost in it was sent later, and answers are missing."""
+    parsers = walk.parsers
+    if parsers[row, Parser.LOST] >= 0 and parsers[row, Parser.TRIED] == 0 and parsers[row, Parser.SKIPPED] < HEAD_ROOM:
+        report_gap(walk, chunks, i, at, row)
 
 
 @kernel

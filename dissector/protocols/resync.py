@@ -4,8 +4,8 @@ A boundary is lost after a gap that contains the head of a frame, at the beginni
 connection, and after bytes that are no frame. What follows may be the inside of a body, and bodies may hold frames,
 even whole captures; a frame that was never sent must have no row. So bytes are skipped rather than guessed at:
 
-1. Where the beginning of the lost frame and the rest of its content are known, so is where its body ends; that place
-   is tried first.
+1. Where the beginning of the lost frame and the rest of its content are known, or a doubted frame's fields say how long
+   it is, so is where its body ends; that place is tried first.
 2. Else every place is a candidate that could be a boundary. From it frames must follow each other to the end of what
    is there: their heads, ends, methods and senders plausible, and on each channel a header after a method with
    content, bodies that add up to what it announces, and no body without. Frames inside of a body cannot get past its

@@ -16,7 +16,11 @@ from amqpscope.dissector.tcp.state import At, Conn, Direction, Flows, Queue, Res
 ANYWHERE = 1 << 62
 """A position after all others."""
 GAP_NS = 1_000_000_000
-"""Time after which an acknowledged byte that is still missing counts as lost by the capture."""
+"""Time after which an acknowledged byte that is still missing counts as lost by the capture.
+
+The times are those of the connection's own packets: what other connections do must not decide about its rows, and a
+part of the capture may lack them. So where a connection falls silent, its next packet or its end gives up a gap.
+"""
 WAITS, NEEDS, READY = range(3)
 """The next bytes of a direction (if there are any) wait; wait only for the other direction; need not wait."""
 
