@@ -8,6 +8,7 @@ from pathlib import Path
 from amqpscope.dashboards import making, page
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.places import place
 from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.spec.model import Protocol
 
@@ -45,7 +46,7 @@ def report(
         ValueError: an option for captures is given with a folder of tables.
         OSError: the page cannot be written.
     """
-    named = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    named = [place(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     file = Path(file)
     page.check(file)
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)

@@ -57,10 +57,11 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
     from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.places import place  # noqa: PLC0415
 
     without_pandas()
     pa.set_memory_pool(pa.system_memory_pool())
-    paths = [Path(path) for path in arguments.captures]
+    paths = [place(path) for path in arguments.captures]
     if making.are_tables(paths):
         common.refuse_for_tables(arguments)
         with making.of_folders(paths) as tables:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from amqpscope.dashboards.tables import Tables, locate
+from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def are_tables(paths: Sequence[Path]) -> bool:
+def are_tables(paths: Sequence[Place]) -> bool:
     """Return whether these are folders of tables, not captures.
 
     Raises:
@@ -48,7 +49,7 @@ def are_tables(paths: Sequence[Path]) -> bool:
 
 
 @contextmanager
-def of_folders(paths: Sequence[Path]) -> Iterator[Tables]:
+def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
     """Yield the tables of folders; statistics that are missing, or are of other tables, are made of those of `dissect`.
 
     Raises:

@@ -7,7 +7,6 @@ and newer folders are read alike.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.dataset as ds
 
 from amqpscope import spec
 from amqpscope.dissector.fields.columns import TYPES
+from amqpscope.dissector.places import Place, arrow, files, place
 from amqpscope.dissector.tables.output import NOTE, digest
 from amqpscope.errors import Error, MissingError, reason
 
@@ -70,7 +70,7 @@ class Tables:
         analyzed: Folder that `analyze` wrote, or None.
     """
 
-    def __init__(self, dissected: Path | None = None, analyzed: Path | None = None) -> None:
+    def __init__(self, dissected: Place | None = None, analyzed: Place | None = None) -> None:
         self.dissected = dissected
         self.analyzed = analyzed
         self._datasets: dict[str, ds.Dataset | None] = {}
@@ -108,7 +108,7 @@ class Tables:
         except (pa.ArrowException, KeyError) as error:
             raise NotTablesError(f"table {name} cannot be read: {reason(error)}") from error
 
-    def unfinished(self) -> list[tuple[Path, str]]:
+    def unfinished(self) -> list[tuple[Place, str]]:
         """Return the folders whose writing was interrupted, or still goes on, and the command that writes them."""
         folders = ((self.dissected, "dissect"), (self.analyzed, "analyze"))
         return [(folder, command) for folder, command in folders if folder and _note(folder).get("complete") is False]
@@ -203,7 +203,7 @@ def plausible(column: str) -> pc.Expression:
     return (value >= 0) & (value < 1 << 62)
 
 
-def locate(paths: Sequence[Path]) -> Tables:
+def locate(paths: Sequence[Place]) -> Tables:
     """Return the tables that one or two folders belong to.
 
     A folder of `analyze` names that of `dissect` in its note; beside a folder of `dissect` that of `analyze` is
@@ -214,8 +214,8 @@ def locate(paths: Sequence[Path]) -> Tables:
         MissingError: A folder is not there.
         OSError: A folder cannot be read.
     """
-    dissected: Path | None = None
-    analyzed: Path | None = None
+    dissected: Place | None = None
+    analyzed: Place | None = None
     for path in paths:
         if not path.exists():
             raise MissingError(f"no such folder: {path}")
@@ -237,18 +237,18 @@ def locate(paths: Sequence[Path]) -> Tables:
     return Tables(dissected, analyzed)
 
 
-def _noted(folder: Path) -> Path | None:
+def _noted(folder: Place) -> Place | None:
     """Return the folder of `dissect` that the note in a folder of `analyze` names, if it is there."""
     named = _note(folder).get("tables")
     if not isinstance(named, str) or "\0" in named:
         return None
-    for candidate in (folder / named, Path(named)):  # an absolute path stays as it is
+    for candidate in (folder / named, place(named)):  # an absolute path stays as it is
         if _holds(candidate, DISSECTED):
             return candidate
     return None
 
 
-def _note(folder: Path) -> dict[str, Any]:
+def _note(folder: Place) -> dict[str, Any]:
     """Return the note in a folder; empty when there is none that can be read.
 
     `complete` says whether the writing of the folder came to an end. In that of `analyze` `tables` names the folder of
@@ -261,33 +261,34 @@ def _note(folder: Path) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def _same(one: Path | None, other: Path) -> bool:
+def _same(one: Place | None, other: Place) -> bool:
     return one is not None and one.resolve() == other.resolve()
 
 
-def _folders(folder: Path) -> list[Path]:
+def _folders(folder: Place) -> list[Place]:
     try:
         return sorted(p for p in folder.iterdir() if p.is_dir())
     except OSError:
         return []
 
 
-def _holds(folder: Path, names: Sequence[str]) -> bool:
+def _holds(folder: Place, names: Sequence[str]) -> bool:
     return any((folder / name).is_dir() for name in names)
 
 
-def _open(folder: Path) -> ds.Dataset | None:
+def _open(folder: Place) -> ds.Dataset | None:
     if not folder.is_dir():
         return None
     # Names that begin with a dot or underscore are parts being written, and notes.
-    parts = sorted(p for p in folder.rglob("*") if p.suffix in {".parquet", ".arrow"} and p.name[0] not in "._")
+    parts = sorted(p for p in files(folder) if p.suffix in {".parquet", ".arrow"} and p.name[0] not in "._")
     if not parts:
         return None
     kind: Any = "ipc"
     if parts[0].suffix == ".parquet":  # whole column chunks are not kept: they can be most of the memory
         kind = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=False))
     try:
-        return ds.dataset([str(p) for p in parts if p.suffix == parts[0].suffix], format=kind)
+        found = [arrow(p) for p in parts if p.suffix == parts[0].suffix]
+        return ds.dataset([path for path, _ in found], filesystem=found[0][1], format=kind)
     except (pa.ArrowException, OSError) as error:
         raise NotTablesError(f"{folder} cannot be read: {reason(error)}") from error
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from amqpscope.dissector.capture.sources import find
@@ -10,6 +9,7 @@ from amqpscope.dissector.cli import verdict_rows
 from amqpscope.dissector.cli.printers import Peers, Views, objects
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes import listing
+from amqpscope.dissector.places import Place
 from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.spec import handshakes as rules
 from amqpscope.spec.model import Protocol
@@ -91,7 +91,7 @@ def _frames(reading: Reading, views: Views) -> Iterator[dict[str, Any]]:
             yield from objects(batch, peers, views[table])
 
 
-def _verdicts(found: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
+def _verdicts(found: Place | Reading, options: Options) -> Iterator[dict[str, Any]]:
     known = rules.load()
     for row in verdict_rows.rows(found, options):
         yield listing.as_dict(row, known)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import overload
 
 import pyarrow as pa
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.places import Place, place
 from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.dissector.tables.output import digest
 from amqpscope.pipelines import here
@@ -47,7 +47,7 @@ def analyze(
     to_ns: int | None = None,
     keylog: str | None = None,
     window_ns: int = HOUR_NS,
-) -> Path: ...
+) -> Place: ...
 
 
 def analyze(
@@ -60,7 +60,7 @@ def analyze(
     to_ns: int | None = None,
     keylog: str | None = None,
     window_ns: int = HOUR_NS,
-) -> dict[str, pa.Table] | Path:
+) -> dict[str, pa.Table] | Place:
     """Make the statistics of captures, or of a folder of tables, in this process.
 
     Args:
@@ -83,7 +83,7 @@ def analyze(
         OutputError: the output cannot be written.
         ValueError: an option for captures is given with a folder of tables.
     """
-    named = [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    named = [place(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
     if len(named) == 1 and is_tables(named[0]):
         if options != Options():
@@ -92,20 +92,20 @@ def analyze(
     reading = Reading(find(named), options)
     if output is not None:
         note = {"captures": [str(path) for path in named], "from_ns": from_ns, "to_ns": to_ns}
-        here.analyze_captures(reading, Path(output), note, window_ns)
-        return Path(output)
+        here.analyze_captures(reading, place(output), note, window_ns)
+        return place(output)
     engine = here.gather(reading, window_ns)
     return _collected(lambda emit: here.finish(engine, reading, emit))
 
 
-def _of_folder(folder: Path, output: str | os.PathLike[str] | None, window_ns: int) -> dict[str, pa.Table] | Path:
+def _of_folder(folder: Place, output: str | os.PathLike[str] | None, window_ns: int) -> dict[str, pa.Table] | Place:
     if output is None:
         return _collected(lambda emit: here.walk_folder(folder, emit, window_ns))
     note = {
         "tables": str(folder.absolute()), "tables_complete": read_note(folder)["complete"], "made_of": digest(folder)
     }  # fmt: skip
-    here.analyze_folder(folder, Path(output), note, window_ns)
-    return Path(output)
+    here.analyze_folder(folder, place(output), note, window_ns)
+    return place(output)
 
 
 def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:

@@ -8,19 +8,18 @@ process would merge, and go through the same `Dissector`.
 from __future__ import annotations
 
 import pickle
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from amqpscope.dissector import places
 from amqpscope.dissector.capture.sources import Source, place, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
@@ -33,6 +32,7 @@ from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
@@ -114,7 +114,7 @@ Range = Callable[[int], Options]
 
 def dissect_captures(
     sources: Sequence[Source],
-    output: Path,
+    output: Place,
     options: Range,
     note: Mapping[str, object],
     master: str,
@@ -157,7 +157,7 @@ def dissect_captures(
 
 def analyze_captures(
     sources: Sequence[Source],
-    output: Path,
+    output: Place,
     options: Range,
     note: Mapping[str, object],
     master: str,
@@ -194,7 +194,7 @@ def analyze_captures(
             found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
             watch.steps = ()
             for file in found.get(CONNECTIONS, ()):
-                engine.failures.add(pq.read_table(file.file))
+                engine.failures.add(pq.read_table(readable(file.file)))
             on_spark.conclude(spark, engine, made, found, tasks)
         return Made(made.rows, ready.reading)
 
@@ -227,7 +227,7 @@ def _run(
 
 @contextmanager
 def _output(
-    folder: Path, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
+    folder: Place, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
 ) -> Iterator[Output]:
     """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
     made = Output(str(folder), wanted, *form, note)
@@ -238,12 +238,12 @@ def _output(
         made.abort()
         raise
     finally:
-        shutil.rmtree(folder / HIDDEN, ignore_errors=True)
+        remove_tree(folder / HIDDEN)
 
 
 def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
     """Return what the light pass over captures shows."""
-    found = [replace(source, path=str(Path(str(source.path)).absolute())) for source in sources]
+    found = [replace(source, path=str(places.place(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
     surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))

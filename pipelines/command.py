@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
+
+from amqpscope.dissector.places import Place, place
 
 if TYPE_CHECKING:
     from amqpscope.dissector.capture.sources import Source
@@ -40,7 +41,7 @@ class Analyze:
 
         arguments.add_common(parser, what=("DIR|CAPTURE", "folder that `dissect` wrote; or captures, as for `dissect`"))
         parser.add_argument(
-            "-o", "--output", metavar="STATS", required=True, type=Path, help="folder for the statistics"
+            "-o", "--output", metavar="STATS", required=True, type=place, help="folder for the statistics"
         )
         parser.add_argument(
             "--master",
@@ -73,9 +74,9 @@ class Analyze:
             return self._follow(arguments)
         named = arguments.captures
         without_pandas()
-        if len(named) == 1 and is_tables(Path(named[0])):
+        if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
-            return self._tables(arguments, Path(named[0]))
+            return self._tables(arguments, place(named[0]))
         return self._captures(arguments)
 
     def _follow(self, arguments: argparse.Namespace) -> int:
@@ -85,7 +86,7 @@ class Analyze:
         from amqpscope.pipelines import following  # noqa: PLC0415
 
         options = common.options(arguments)
-        make = partial(following.analysis, options, arguments.transit_window)
+        make = partial(following.Analysis, options, arguments.transit_window)
         followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
         return 0
 
@@ -124,7 +125,7 @@ class Analyze:
         common.print_warnings(made.reading, arguments.tz)
         return status
 
-    def _tables(self, arguments: argparse.Namespace, folder: Path) -> int:
+    def _tables(self, arguments: argparse.Namespace, folder: Place) -> int:
         from amqpscope.dissector.tables.output import digest  # noqa: PLC0415
         from amqpscope.pipelines.folder import dissected, read_note  # noqa: PLC0415
 
@@ -167,7 +168,7 @@ def _captures(arguments: argparse.Namespace) -> tuple[object, ...]:
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     options = partial(common.options, arguments)
-    return named(arguments.captures), Path(arguments.output), options, {"captures": arguments.captures}
+    return named(arguments.captures), place(arguments.output), options, {"captures": arguments.captures}
 
 
 def _skipped(sources: "list[Source]") -> int:
@@ -180,7 +181,7 @@ def _skipped(sources: "list[Source]") -> int:
     return 2 if bad else 0
 
 
-def engine(folder: Path, master: str | None) -> tuple[str | None, str]:
+def engine(folder: Place, master: str | None) -> tuple[str | None, str]:
     """Return Spark's master, None for this process, and why."""
     if master is not None:
         return master, f"on Spark, {master}"
@@ -211,7 +212,7 @@ def memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def is_tables(path: Path) -> bool:
+def is_tables(path: Place) -> bool:
     """Return whether a path is a folder of tables, or a folder without anything that could be a capture."""
     if not path.is_dir():
         return False
@@ -235,7 +236,7 @@ def duration(text: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def print_written(made: dict[str, int], output: Path) -> None:
+def print_written(made: dict[str, int], output: Place) -> None:
     """Print on standard error what was written."""
     counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
     sys.stderr.write(f"{output}: {counts or 'no rows'}\n")

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope import spec
+from amqpscope.dissector.places import Place, mapped, readable
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.errors import Error, MissingError, reason
 
@@ -28,7 +28,7 @@ class MissingTablesError(ReadError, MissingError):
     """A file or folder to read is not there."""
 
 
-def dissected(folder: Path) -> Path:
+def dissected(folder: Place) -> Place:
     """Return the folder if it holds tables of `dissect`.
 
     Raises:
@@ -45,7 +45,7 @@ def dissected(folder: Path) -> Path:
     return folder
 
 
-def read_note(folder: Path) -> dict[str, Any]:
+def read_note(folder: Place) -> dict[str, Any]:
     """Return what `dissect` noted of its output: at least complete, from_ns and to_ns.
 
     A folder without a note was written by another program, and counts as complete.
@@ -58,12 +58,12 @@ def read_note(folder: Path) -> dict[str, Any]:
     return default | (found if isinstance(found, dict) else {})
 
 
-def parts(folder: Path, table: str) -> list[Path]:
+def parts(folder: Place, table: str) -> list[Place]:
     """Return the part files of a table, in order."""
     return sorted(path for path in (folder / table).glob("[!._]*") if path.suffix in (".parquet", ".arrow"))
 
 
-def weight(folder: Path, table: str, columns: Sequence[str]) -> tuple[int, int]:
+def weight(folder: Place, table: str, columns: Sequence[str]) -> tuple[int, int]:
     """Return the number of rows of a table, and an estimate of the bytes of memory that these columns take."""
     fields = pa.schema([field for field in _declared(table) if field.name in columns])
     width = sum(4 if pa.types.is_string(f.type) else f.type.bit_width / 8 for f in fields if f.type != pa.binary())
@@ -71,7 +71,7 @@ def weight(folder: Path, table: str, columns: Sequence[str]) -> tuple[int, int]:
     for path in parts(folder, table):
         if path.suffix == ".arrow":
             with _opened(path) as file:
-                rows += sum(batch.num_rows for batch in _batches(file))
+                rows += sum(batch.num_rows for batch in batches_of(file))
             continue
         found = _metadata(path)
         rows += found.num_rows
@@ -88,7 +88,7 @@ Read = Callable[[], pa.Table]
 """Reads some rows; any thread may call it."""
 
 
-def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+def read_parts(folder: Place, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a table, some row groups at a time; columns that it lacks are left out.
 
     Texts of Parquet files are dictionaries.
@@ -99,7 +99,7 @@ def read_parts(folder: Path, table: str, columns: Sequence[str]) -> Iterator[pa.
     return (read() for read in reads(folder, table, columns))
 
 
-def reads(folder: Path, table: str, columns: Sequence[str]) -> Iterator[Read]:
+def reads(folder: Place, table: str, columns: Sequence[str]) -> Iterator[Read]:
     """Yield functions that return the rows of a table, some row groups each, as `read_parts` yields them.
 
     Raises:
@@ -113,13 +113,13 @@ def reads(folder: Path, table: str, columns: Sequence[str]) -> Iterator[Read]:
                 yield partial(_checked, path, read, declared)
 
 
-def _checked(path: Path, read: Read, declared: pa.Schema) -> pa.Table:
+def _checked(path: Place, read: Read, declared: pa.Schema) -> pa.Table:
     with _named(path):
         return _fitting(path, read(), declared)
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _named(path: Place) -> Iterator[None]:
     """Name the file in errors of reading it."""
     try:
         yield
@@ -127,7 +127,7 @@ def _named(path: Path) -> Iterator[None]:
         raise ReadError(f"{path}: cannot read: {reason(error)}") from error
 
 
-def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
+def _fitting(path: Place, rows: pa.Table, declared: pa.Schema) -> pa.Table:
     """Return the rows with their columns cast to the declared types.
 
     Raises:
@@ -145,32 +145,32 @@ def _fitting(path: Path, rows: pa.Table, declared: pa.Schema) -> pa.Table:
     return rows
 
 
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Read]:
-    with pq.ParquetFile(path) as file:
+def _parquet(path: Place, columns: Sequence[str]) -> Iterator[Read]:
+    with pq.ParquetFile(readable(path)) as file:
         fields, groups, metadata = file.schema_arrow, range(file.num_row_groups), file.metadata
     there = [name for name in columns if name in fields.names]
     texts = [name for name in there if pa.types.is_string(fields.field(name).type)]
 
     def read(some: list[int]) -> pa.Table:
         # A file is for one thread.
-        with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts, pre_buffer=False) as file:
+        with pq.ParquetFile(readable(path), metadata=metadata, read_dictionary=texts, pre_buffer=False) as file:
             return file.read_row_groups(some, there, use_threads=False)
 
     return (partial(read, list(groups[first : first + GROUPS])) for first in groups[::GROUPS])
 
 
-def _arrow(path: Path, columns: Sequence[str]) -> Iterator[Read]:
+def _arrow(path: Place, columns: Sequence[str]) -> Iterator[Read]:
     with _opened(path) as file:
-        for batch in _batches(file):
+        for batch in batches_of(file):
             rows = pa.Table.from_batches([batch])
             yield partial(rows.select, [name for name in columns if name in rows.column_names])
 
 
-def _opened(path: Path) -> pa.NativeFile:
-    return pa.memory_map(str(path))
+def _opened(path: Place) -> pa.NativeFile:
+    return mapped(path)
 
 
-def _batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def batches_of(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     """Yield the batches of an Arrow file or stream."""
     magic = file.read(6)
     file.seek(0)
@@ -180,9 +180,9 @@ def _batches(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     return iter(pa.ipc.open_stream(file))
 
 
-def _metadata(path: Path) -> pq.FileMetaData:
+def _metadata(path: Place) -> pq.FileMetaData:
     try:
-        return pq.read_metadata(path)
+        return pq.read_metadata(readable(path))
     except (OSError, pa.ArrowException) as error:
         raise ReadError(f"{path}: cannot read: {reason(error)}") from error
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.following.dissection import Dissection
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.kernels.coding import PLAIN
@@ -27,7 +28,7 @@ from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.gathering import Gathered
 from amqpscope.pipelines.here import emitted, tables
-from amqpscope.pipelines.preparing import in_range, snapped, timed, with_windows
+from amqpscope.pipelines.preparing import PACKET, in_range, timed, with_windows
 from amqpscope.pipelines.sorting import sorted_by
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, Chain, OverKeys, needs_of
 from amqpscope.pipelines.walks import events as ev
@@ -55,6 +56,8 @@ CONTENTS = {ev.FRAMES: ("basic.deliver", "basic.get-ok", "basic.return"), ev.FRA
 """Methods by which a server sends contents: one after the other on each channel."""
 ALL = frozenset(ev.SPOKEN.values())
 """Protocols with walks."""
+MOST_ROWS = 1 << 20
+"""Rows of a dissection that wait for walks."""
 TOGETHER = 1 << 12
 """Steps of walks of which the rows are handled together."""
 MOST_CUT = 1000
@@ -70,33 +73,39 @@ def schemas() -> dict[str, pa.Schema]:
     return {name: schema(name) for name in (*tables(), CAPTURES)}
 
 
-def analysis(options: Options, window_ns: int, journal: Journal, output: Output, compiled: bool) -> Analysis:
-    """Return what takes the rows of a batch (`loop.Follower`)."""
-    note = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
-    return Analysis(output, compiled, journal.state(NAME), note, window_ns)
-
-
 class Analysis:
-    """One batch of statistics.
+    """One batch of statistics: what takes its rows (`loop.Batch`).
 
     Args:
-        output: for their tables.
-        compiled: whether kernels run compiled.
-        state: what the batch before left; None for the first one.
-        note: `from_ns` and `to_ns` of the dissection.
+        options: of the dissection.
         window_ns: how far before a delivery to look for its publish (ns).
+        journal: has the state that the batch before left.
+        output: for the tables of statistics.
+        dissection: where the rows come from.
+        most: rows of the dissection after which walks go on, so that memory does not depend on the size of files.
     """
 
     def __init__(
-        self, output: Output, compiled: bool, state: bytes | None, note: Mapping[str, Any], window_ns: int = HOUR_NS
+        self,
+        options: Options,
+        window_ns: int,
+        journal: Journal,
+        output: Output,
+        dissection: Dissection,
+        most: int = MOST_ROWS,
     ) -> None:
-        self.engine = Following(compiled and kernels.begin(None), window_ns, partial(emitted, output))
-        self.note = note
+        self.engine = Following(kernels.begin(dissection.size), window_ns, partial(emitted, output))
+        self.note = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+        self.most = most
+        self._dissection = dissection
         self._new: dict[str, list[pa.Table]] = {}
-        self._state: dict[str, Any] = unpack(NAME, 1, state) if state is not None else {}
-        self._cut: list[str] = self._state.get("cut", [])
-        """Captures with cut packets, the latest ones."""
-        self.engine.begin(self._state)
+        self._rows = 0
+        data = journal.state(NAME)
+        state = unpack(NAME, 1, data) if data is not None else {}
+        self._held = {name: state[f"held {name}"] for name in FOLLOWED if f"held {name}" in state}
+        self._cut: list[str] = state.get("cut", [])
+        """Captures of earlier batches with cut packets, the latest ones."""
+        self.engine.begin(state)
 
     def add(self, work: Work) -> None:
         """See `loop.Batch`."""
@@ -104,31 +113,45 @@ class Analysis:
             rows = pa.Table.from_batches([batch])
             if table == CAPTURES:
                 self.engine.emit(table, rows)
-                self._cut += snapped(rows).to_pylist()
             elif columns := self.engine.columns(table):
                 self._new.setdefault(table, []).append(rows.select(columns))
+                self._rows += len(rows)
 
-    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
+    def rest(self) -> None:
         """See `loop.Batch`."""
+        if self._rows > self.most:
+            self._step(is_last=False)
+
+    def finish(self, is_last: bool) -> End:
+        """See `loop.Batch`."""
+        self._step(is_last)
+        renewed = self.engine.summaries(is_last)
+        kernels.end(self.engine.compiled)
+        held = {f"held {name}": rows for name, rows in self._held.items()}
+        state = {**self.engine.end(), **held, "cut": self._snapped()[-MOST_CUT:]}
+        return End({NAME: pack(NAME, 1, state)}, renewed)
+
+    def _step(self, is_last: bool) -> None:
+        """Walk over the rows so far."""
         new = {name: self._table(name) for name in (*FOLLOWED, "tcp_windows")}
-        new["messages"] = self.engine.keyed(timed(new["messages"], pa.array(self._cut, pa.string())))
+        new["messages"] = self.engine.keyed(timed(new["messages"], pa.array(self._snapped(), pa.string())))
         connections = self._table("connections")
         ended = connections["connection_id"].combine_chunks()
-        held = {name: self._state[f"held {name}"] for name in FOLLOWED if f"held {name}" in self._state}
-        for name, rows in held.items():
+        for name, rows in self._held.items():
             new[name] = pa.concat_tables([rows, new[name]], promote_options="default")
-        later = {}
+        self._held, self._rows, known = {}, 0, [connections]
         if not is_last:
             waits = cuts(new, ended)
             for name in FOLLOWED:
-                new[name], later[f"held {name}"] = split(name, new[name], waits)
-        known = [connections]
-        if not is_last:
-            known.append(_going_on(pa.Table.from_batches([under_way()]), ended, new.values()))
+                new[name], self._held[name] = split(name, new[name], waits)
+            known.append(_going_on(pa.Table.from_batches([self._dissection.under_way()]), ended, new.values()))
         self.engine.walk_batch(known, new, self.note)
-        renewed = self.engine.conclude_batch(ended, is_last)
-        state = {**self.engine.end(), **later, "cut": self._cut[-MOST_CUT:]}
-        return End({NAME: pack(NAME, 1, state)}, renewed)
+        self.engine.conclude_batch(ended, is_last)
+
+    def _snapped(self) -> list[str]:
+        """Return the names of captures with cut packets."""
+        seen = [each.name for each in self._dissection.seen if 0 < each.info.snap_length < PACKET]
+        return self._cut + seen
 
     def _table(self, name: str) -> pa.Table:
         columns = self.engine.columns(name)
@@ -258,8 +281,8 @@ class Following(Engine):
             state = {number: self.chains[number].take_out() for number in sorted(fed)}
             self._walks[identity] = zlib.compress(PLAIN.written(state), 1)
 
-    def conclude_batch(self, ended: pa.Array, is_last: bool) -> dict[str, pa.Table]:
-        """Walk over keys as far as their rows are final, and write what is; return summaries, which are not.
+    def conclude_batch(self, ended: pa.Array, is_last: bool) -> None:
+        """Walk over keys as far as their rows are final, and write what is.
 
         Args:
             ended: connections.
@@ -269,6 +292,7 @@ class Following(Engine):
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
             if each.of == KEYED:
                 self.partial[KEYED] = self._match(each, pa.concat_tables([rows, *self._keys]), is_last)
+                self._keys = []
             elif each.of == stream_deliveries.PARTIAL:
                 young = self._young_ones(rows, is_last)
                 self.partial[each.of] = [rows.filter(young)]
@@ -284,6 +308,9 @@ class Following(Engine):
             self.partial[resolved.of] = [facts]
             self._undecided[name] = [rows.filter(pc.invert(decided))]
             self._found(name, resolved.resolve(rows.filter(decided), resolved.facts(facts, self.compiled)))
+
+    def summaries(self, is_last: bool) -> dict[str, pa.Table]:
+        """Write summaries that are final; return the others."""
         renewed = Collected()
         renewed.add([("failures", self.failures.table())])
         if not is_last:

@@ -169,7 +169,8 @@ class Gathered:
 
     def know_gaps(self) -> None:
         """Note that all anomalies are there: from now on frames are merged as they come, not at the end."""
-        self._lossy = with_gaps(self.parts(ev.ANOMALIES))
+        if self.merges:
+            self._lossy = with_gaps(self.parts(ev.ANOMALIES))
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Store prepared rows."""

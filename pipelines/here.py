@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector.places import Place
 from amqpscope.dissector.tables.output import WAITING_WORK, Output
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
@@ -41,7 +41,7 @@ def tables() -> list[str]:
 
 
 def analyze_folder(
-    folder: Path, output: Path, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = quiet
+    folder: Place, output: Place, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = quiet
 ) -> dict[str, int]:
     """Write the statistics of a folder of tables.
 
@@ -61,7 +61,7 @@ def analyze_folder(
     return made.rows
 
 
-def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = quiet) -> None:
+def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = quiet) -> None:
     """Make the statistics of a folder of tables.
 
     Args:
@@ -113,14 +113,14 @@ def walk_folder(folder: Path, emit: Emit, window_ns: int = HOUR_NS, advance: Adv
     kernels.end(compiled)
 
 
-def weight(folder: Path) -> int:
+def weight(folder: Place) -> int:
     """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
     engine = Engine()
     return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
 @contextmanager
-def written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
+def written(folder: Place, note: Mapping[str, object]) -> Iterator[Output]:
     """Yield an output for the statistics; it is marked complete unless an error ends this."""
     output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
     try:
@@ -133,7 +133,7 @@ def written(folder: Path, note: Mapping[str, object]) -> Iterator[Output]:
 
 def analyze_captures(
     reading: Reading,
-    output: Path,
+    output: Place,
     note: Mapping[str, object],
     window_ns: int = HOUR_NS,
     advance: Advance = quiet,

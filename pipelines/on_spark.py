@@ -8,7 +8,6 @@ what needs rows of all connections; on Spark again where these are many.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from amqpscope.dissector.places import Place, arrow, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
 from amqpscope.pipelines import here, kernels, session, tasks, union
 from amqpscope.pipelines.engine import Advance, Engine, quiet
@@ -28,7 +28,7 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
 from amqpscope.pipelines.preparing import snapped, spans, timed
-from amqpscope.pipelines.reader import read_table
+from amqpscope.pipelines.reader import by_tasks, read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -83,8 +83,8 @@ class Job(NamedTuple):
 
 
 def analyze_folder(
-    folder: Path,
-    output: Path,
+    folder: Place,
+    output: Place,
     note: Mapping[str, object],
     master: str,
     window_ns: int = HOUR_NS,
@@ -118,8 +118,8 @@ def analyze_folder(
 
 def _analyze(
     spark: SparkSession,
-    folder: Path,
-    output: Path,
+    folder: Place,
+    output: Place,
     note: Mapping[str, object],
     weight: int,
     window_ns: int,
@@ -136,19 +136,22 @@ def _analyze(
         try:
             job = Job(str(hidden), compiled, window_ns, tuple(snapped(captures).to_pylist()))
             connections = _connections(engine, folder)
-            pq.write_table(connections, hidden / "connections.parquet")
+            where, system = arrow(hidden / "connections.parquet")
+            pq.write_table(connections, where, filesystem=system)
             tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
             rows = ordered(tables, partitions(spark, weight))
             found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
             conclude(spark, engine, made, found, job)
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)
+            remove_tree(hidden)
     return made.rows
 
 
-def _parquet(spark: SparkSession, files: Sequence[Path], declared: pa.Schema) -> DataFrame:
+def _parquet(spark: SparkSession, files: Sequence[Place], declared: pa.Schema) -> DataFrame:
     """Return the rows of files; Spark gets their schema, and runs no job to find it."""
+    if any(not isinstance(file, Path) for file in files):
+        return by_tasks(spark, files, from_arrow_schema(declared))
     return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
 
 
@@ -157,13 +160,13 @@ def partitions(spark: SparkSession, weight: int) -> int:
     return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
 
-def _whole(folder: Path, name: str) -> pa.Table:
+def _whole(folder: Place, name: str) -> pa.Table:
     """Return all rows of a small table."""
     parts = map(decoded, read_parts(folder, name, schema(name).names))
     return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
 
 
-def _connections(engine: Engine, folder: Path) -> pa.Table:
+def _connections(engine: Engine, folder: Place) -> pa.Table:
     """Return connections with the further columns that walks need."""
     note, seen = read_note(folder), []
     if not note["complete"]:
@@ -289,10 +292,12 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
         for file in found.get(name, ()):
             made.adopt(file)
     for file in found.get(LATENCIES, ()):
-        engine.latencies.merge(pq.read_table(file.file))
+        engine.latencies.merge(pq.read_table(readable(file.file)))
     for name in engine.partial:
-        engine.partial[name] = [pq.read_table(file.file) for file in found.get(name, ())]
-    waiting = {name: (pq.read_table(file.file) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED}
+        engine.partial[name] = [pq.read_table(readable(file.file)) for file in found.get(name, ())]
+    waiting = {
+        name: (pq.read_table(readable(file.file)) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED
+    }
     engine.conclude(partial(here.emitted, made), waiting)
 
 

@@ -10,18 +10,18 @@ import subprocess
 import sys
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
+from amqpscope.dissector.places import Place, place
 from amqpscope.pipelines import kernels
 
 
-def compile_kernels(folder: Path) -> None:
+def compile_kernels(folder: Place) -> None:
     """Fill an empty cache with the kernels that the tables in a folder need."""
     if not kernels.are_cached():
         subprocess.run([sys.executable, "-m", __name__, str(folder)], check=False)  # noqa: S603
 
 
-def main(folder: Path) -> None:
+def main(folder: Place) -> None:
     """Walk over the first rows of these tables."""
     from amqpscope.pipelines.engine import Engine  # noqa: PLC0415
     from amqpscope.pipelines.folder import read_note, read_parts  # noqa: PLC0415
@@ -37,4 +37,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     with suppress(Exception, KeyboardInterrupt):  # what goes wrong does so in tasks again, and is reported there
-        main(Path(sys.argv[1]))
+        main(place(sys.argv[1]))

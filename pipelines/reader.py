@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from amqpscope import spec
-from amqpscope.pipelines.folder import MissingTablesError, ReadError, dissected, read_note
+from amqpscope.dissector.places import Place, mapped, matching, place, readable
+from amqpscope.pipelines.folder import MissingTablesError, ReadError, batches_of, dissected, parts, read_note
 from amqpscope.pipelines.schemas import schema
 
 __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_table"]
@@ -24,14 +26,14 @@ def read_table(
     if table not in spec.tables():
         raise ReadError(f"{table}: no such table; there are {', '.join(spec.tables())}")
     given = [fspath(paths)] if isinstance(paths, str | PathLike) else [fspath(path) for path in paths]
-    folder = Path(given[0], table) if len(given) == 1 else Path()
+    folder = place(given[0]) / table
     if len(given) != 1 or not folder.is_dir():
         return _captures(spark, given, table, options)
     if options:
         raise ReadError(f"{folder.parent}: the option {next(iter(options))} is for captures; these are their tables")
-    parts = sorted(str(path.absolute()) for path in folder.glob("[!._]*.arrow"))
-    if parts:
-        return _arrow(spark, parts, table)
+    found = parts(folder.parent, table)
+    if not isinstance(folder, Path) or any(part.suffix == ".arrow" for part in found):
+        return by_tasks(spark, found, schema(table))
     return spark.read.schema(schema(table)).parquet(str(folder.absolute()))
 
 
@@ -41,33 +43,28 @@ def _captures(spark: SparkSession, paths: Sequence[str], table: str, options: Ma
 
     if spec.tables()[table].written_by != "dissect":
         raise ReadError(f"{paths[0]}: no table {table} in it")
-    missing = [path for path in paths if not Path(path).exists() and not glob.glob(path)]  # noqa: PTH207 - as the dissector
+    missing = [path for path in paths if not place(path).exists() and not matching(path)]
     if missing:
         raise MissingTablesError(f"{missing[0]}: no such file or folder")
     source.register(spark)
     return spark.read.format(source.Captures.name()).options(table=table, **options).load(list(paths))
 
 
-def _arrow(spark: SparkSession, parts: Sequence[str], table: str) -> DataFrame:
-    """Read Arrow parts, one task per part; the workers must see the same paths."""
-    names = schema(table).names
+def by_tasks(spark: SparkSession, files: Sequence[Place], declared: StructType) -> DataFrame:
+    """Return the rows of part files that tasks read, one each; they see them under the same paths."""
+    names = declared.names
 
     def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             for part in batch.column("part").to_pylist():
-                with pa.memory_map(part) as file:
-                    for each in _reader(file):
+                path = place(part)
+                if path.suffix == ".parquet":
+                    with pq.ParquetFile(readable(path)) as rows:
+                        yield from rows.iter_batches(columns=names)
+                    continue
+                with mapped(path) as file:
+                    for each in batches_of(file):
                         yield each.select(names)
 
-    listed = spark.createDataFrame([(part,) for part in parts], "part string").repartition(len(parts))
-    return listed.mapInArrow(batches, schema(table))
-
-
-def _reader(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an Arrow file or stream."""
-    magic = file.read(6)
-    file.seek(0)
-    if magic == b"ARROW1":
-        reader = pa.ipc.open_file(file)
-        return (reader.get_batch(i) for i in range(reader.num_record_batches))
-    return iter(pa.ipc.open_stream(file))
+    listed = spark.createDataFrame([(str(file.absolute()),) for file in files], "part string").repartition(len(files))
+    return listed.mapInArrow(batches, declared)

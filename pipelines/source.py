@@ -123,8 +123,8 @@ class Reader(DataSourceReader):
         self.filter: pc.Expression | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts of the dissection. There is nothing to dissect for the table `captures`."""
-        return [InputPartition(number) for number in range(1 if self.table == "captures" else self.dissection.parts)]
+        """Return the parts of the dissection."""
+        return [InputPartition(number) for number in range(self.dissection.parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part; the first one also has those that belong to no connection.
@@ -133,11 +133,11 @@ class Reader(DataSourceReader):
             CaptureError: a file that the user named, or every file, cannot be read.
         """
         dissection = replace(self.dissection, folder=Path(self.cache or _temporary(), self.dissection.folder))
+        plan = dissection.plan()
         if partition.value == 0:
-            plan = dissection.plan()
             rows = [rows for name, rows in rows_of_captures(plan.surveys, plan.known) if name == self.table]
             yield from self._wanted(ds.dataset(pa.Table.from_batches(rows, of_arrow(self.table))))
-        if self.table != "captures":
+        if self.table != "captures":  # for these, nothing is dissected
             files = sorted(Path(dissection.part(partition.value), self.table).glob("*.parquet"))
             yield from self._wanted(ds.dataset(files))
 
@@ -213,7 +213,7 @@ class _Parser(argparse.ArgumentParser):
 def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | None]:
     """Return the dissection that options ask for, and where its files lie.
 
-    The name of its folder tells what they depend on: the captures, as they are now, and the options.
+    The name of its folder is made of what they depend on: the captures, as they are now, and the options.
     """
     given = json.loads(options["paths"]) if "paths" in options else [options["path"]] if "path" in options else []
     if not given:

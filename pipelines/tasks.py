@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Event, Thread
 from typing import Self, TypeVar
 
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
+from amqpscope.dissector.places import place
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
@@ -52,7 +52,7 @@ class Task:
         settle()
         context = TaskContext.get()
         assert context is not None
-        path = Path(folder, f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}")
+        path = place(folder) / f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
         self.output = Output(str(path), schemas, form, compression)
 
     def __enter__(self) -> Self:
@@ -94,8 +94,8 @@ class Watch:
     """Reports how far the running jobs are.
 
     Attributes:
-        steps: names of the stages of the job at hand, in their order; jobs without names report their tasks.
-        size: bytes that each of these stages goes through.
+        steps: names of the stages of the job at hand, in their order.
+        size: bytes that each of these stages goes through; 0: report tasks of any stages.
     """
 
     def __init__(self, spark: SparkSession, advance: Advance) -> None:
@@ -113,7 +113,7 @@ class Watch:
             if done < tasks:
                 self._advance(step, size * done // tasks, size)
                 return
-        if stages and not steps:
+        if stages and not size:
             self._advance("tasks on Spark", sum(done for done, _ in stages), sum(tasks for _, tasks in stages))
 
 
@@ -150,7 +150,7 @@ def collected(jobs: DataFrame, counted: Callable[[Counts], None] | None = None) 
     made: dict[str, list[Part]] = {}
     for name, file, rows, counts in run(jobs.collect):
         if counts is None:
-            made.setdefault(name, []).append(Part(name, Path(file), rows))
+            made.setdefault(name, []).append(Part(name, place(file), rows))
         elif counted is not None:
             counted(pickle.loads(counts))  # noqa: S301 - our own tasks wrote it
     return made

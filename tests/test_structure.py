@@ -21,8 +21,8 @@ MAPPED = ("spec", "dissector", "pipelines")
 
 
 def imports(module: str) -> Iterator[str]:
-    """The modules that a module imports when it is imported."""
-    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+    """The modules that a module imports, also where it does so in a function."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "amqpscope":
             base = (node.module or "").removeprefix("amqpscope").removeprefix(".")
             for alias in node.names:

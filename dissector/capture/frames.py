@@ -1,13 +1,14 @@
 """Find where compressed data begins anew, so that it can be decompressed from there on.
 
 Sources: RFC 8878 (Zstandard frames); the Zstandard seekable format, version 0.1.0, whose table lists all frames; the
-SAM specification, section 4.1 (BGZF: gzip in blocks whose extra field tells their size).
+SAM specification, section 4.1 (BGZF: gzip in blocks whose extra field has their size).
 """
 
+import io
 import struct
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import BinaryIO
+
+from amqpscope.dissector import places
 
 MOST = 1 << 20
 """Most headers that are read of a file."""
@@ -26,13 +27,14 @@ def begins(path: str, size: int, compression: str | None, step: int) -> list[int
     if compression is None:
         return [0, *wanted]
     found = [0]
-    with Path(path).open("rb", buffering=0) as file:
+    with places.opened(path) as file:
         candidates: Iterable[int]
         if compression == "gzip":
             candidates = (begin for at in wanted if (begin := _bgzf(file, at, size)) is not None)
         elif compression == "zstd":
             table = _table(file, size)
-            candidates = table or _frames(file, size)
+            # on a store, all blocks would be read for their headers
+            candidates = table or (_frames(file, size) if isinstance(file, io.FileIO) else ())
         else:
             return found
         for begin in candidates:
@@ -41,7 +43,7 @@ def begins(path: str, size: int, compression: str | None, step: int) -> list[int
     return found
 
 
-def _bgzf(file: BinaryIO, at: int, size: int) -> int | None:
+def _bgzf(file: io.RawIOBase, at: int, size: int) -> int | None:
     """Return where a block of BGZF begins at this byte or later."""
     data = _read(file, at, _SEEN)
     first = data.find(_MEMBER)
@@ -63,7 +65,7 @@ def _length(data: bytes, at: int) -> int:
     return length + 1 if magic == _MEMBER and kind == b"BC" and count == 2 else 0
 
 
-def _table(file: BinaryIO, size: int) -> list[int]:
+def _table(file: io.RawIOBase, size: int) -> list[int]:
     """Return where frames begin, as the table of the seekable format says; nothing without one."""
     foot = _read(file, max(0, size - 9), 9)
     if len(foot) < 9:
@@ -80,7 +82,7 @@ def _table(file: BinaryIO, size: int) -> list[int]:
     return found
 
 
-def _frames(file: BinaryIO, size: int) -> Iterator[int]:
+def _frames(file: io.RawIOBase, size: int) -> Iterator[int]:
     """Yield where frames of Zstandard begin, as far as they are whole; skips their blocks."""
     at, reads = 0, 0
     while at < size and reads < MOST:
@@ -108,7 +110,7 @@ def _frames(file: BinaryIO, size: int) -> Iterator[int]:
         at += 4 * (flags >> 2 & 1)
 
 
-def _read(file: BinaryIO, at: int, count: int) -> bytes:
+def _read(file: io.RawIOBase, at: int, count: int) -> bytes:
     """Return bytes from this one on; fewer where the file ends."""
     file.seek(at)
     found = b""

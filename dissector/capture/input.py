@@ -13,6 +13,7 @@ import time
 from bz2 import BZ2File
 from typing import Any, BinaryIO, TypeAlias
 
+from amqpscope.dissector import places
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import Range
 from amqpscope.dissector.kernels import limits
@@ -258,7 +259,7 @@ class _Counted(io.RawIOBase):
 def _open(path: Readable, name: str) -> Any:
     try:
         if isinstance(path, str):
-            return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else io.FileIO(path)
+            return io.FileIO(0, closefd=False) if path == STANDARD_INPUT else places.opened(path)
     except FileNotFoundError as error:
         raise MissingCaptureError(f"{name}: no such file") from error
     except PermissionError as error:
@@ -276,7 +277,7 @@ def _nature(file: Any) -> tuple[int | None, bool]:
     try:
         status = os.fstat(file.fileno())
     except (OSError, AttributeError, ValueError):
-        return None, False
+        return getattr(file, "length", None), False
     if stat.S_ISREG(status.st_mode):
         return status.st_size, False
     return None, stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode)

@@ -64,7 +64,7 @@ class Watch:
         return bool(select.select([file], [], [], max(0.0, self._until - time.monotonic()))[0])
 
     def rest(self, seconds: float) -> None:
-        """Wait for so long, or until the user asks for the end."""
+        """Wait for this time, or until the user asks for the end."""
         select.select([self._bell], [], [], seconds)
 
     def _end(self, number: int, frame: FrameType | None) -> None:

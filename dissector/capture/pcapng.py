@@ -50,7 +50,7 @@ MAX_PAUSES = 256
 not before; further secrets may be known a little earlier, because each costs a batch."""
 
 MAX_KEPT = 1 << 20
-"""Most bytes of blocks with state that a range keeps; with more, it is not read apart."""
+"""Most bytes of blocks with state in a file that is read in ranges."""
 
 _TLS_KEY_LOG = 0x544C534B
 

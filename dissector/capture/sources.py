@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from amqpscope.dissector import places
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.input import STANDARD_INPUT, CaptureError, MissingCaptureError, Pipe
+from amqpscope.errors import reason as why
 
 CAPTURE_NAME = re.compile(r"\.(pcapng|ntar|pcap|cap|dmp)\d*(\.(gz|zst|lz4|bz2|xz))?$", re.IGNORECASE)
 """Names of captures in a directory; a rotating capture may append numbers to the suffix."""
@@ -79,16 +81,16 @@ def named(paths: Iterable[str | os.PathLike[str]], timed: bool = False) -> list[
     known: dict[str, tuple[str, bool]] = {}
     for path in [os.fspath(path) for path in paths]:
         for file in _expand(path):
-            real = file if file == STANDARD_INPUT else os.path.realpath(file)
+            real = file if file == STANDARD_INPUT else places.whole(file)
             first, is_named = known.get(real, (file, False))
             known[real] = first, is_named or file == path
     files = [file for file, _ in known.values()]
     if len(files) > 1 and STANDARD_INPUT in files:
         raise CaptureError("-: standard input cannot be read together with files")
     sources = []
-    for (path, is_named), name in zip(known.values(), _names(files), strict=True):
+    for (path, is_named), name, size in zip(known.values(), _names(files), places.sizes(files), strict=True):
         opened = Pipe(path, name) if (timed or len(files) > 1) and _is_pipe(path) else path
-        sources.append(Source(opened, name, _size(path), _text(path), is_named=is_named))
+        sources.append(Source(opened, name, size, _text(path), is_named=is_named))
     return sources
 
 
@@ -111,16 +113,25 @@ def total_size(sources: Iterable[Source]) -> int | None:
 def _expand(path: str) -> list[str]:
     if path == STANDARD_INPUT:
         return [path]
-    if Path(path).is_dir():
-        found = sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and CAPTURE_NAME.search(p.name))
-        if not found:
-            raise CaptureError(f"{path}: no file in this directory has the name of a capture (.pcap, .pcapng, .cap)")
-        return found
-    if glob.has_magic(path) and not Path(path).exists():
-        found = sorted(p for p in glob.glob(path, recursive=True) if not Path(p).is_dir())
-        if not found:
-            raise MissingCaptureError(f"{path}: no file matches")
-        return found
+    folder = places.place(path)
+    try:
+        if folder.is_dir():
+            found = sorted(str(file) for file in places.files(folder) if CAPTURE_NAME.search(file.name))
+            if not found:
+                what = "no file in this directory has the name of a capture (.pcap, .pcapng, .cap)"
+                raise CaptureError(f"{path}: {what}")
+            return found
+        if glob.has_magic(path) and not folder.exists():
+            found = places.matching(path)
+            if not found:
+                raise MissingCaptureError(f"{path}: no file matches")
+            return found
+    except CaptureError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingCaptureError(f"{path}: {why(error)}") from error
+    except OSError as error:
+        raise CaptureError(f"{path}: {why(error)}") from error
     return [path]
 
 
@@ -135,8 +146,8 @@ def _text(name: str) -> str:
 
 def _relative(paths: list[str]) -> list[str]:
     if len(paths) == 1:
-        return [paths[0] if paths[0] == STANDARD_INPUT else Path(paths[0]).name]
-    whole = {p: os.path.realpath(p) for p in paths if not _is_pipe(p)}
+        return [paths[0] if paths[0] == STANDARD_INPUT else places.place(paths[0]).name]
+    whole = {p: places.whole(p) for p in paths if not _is_pipe(p)}
     root = os.path.commonpath([Path(p).parent for p in whole.values()]) if whole else ""
     return [os.path.relpath(whole[p], root) if p in whole else p for p in paths]
 
@@ -150,13 +161,6 @@ def _is_pipe(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
-
-
-def _size(path: str) -> int | None:
-    try:
-        return Path(path).stat().st_size if Path(path).is_file() else None
-    except OSError:
-        return None
 
 
 def first_time(source: Source) -> int:

@@ -32,7 +32,7 @@ class Progress(Protocol):
 def add_common(
     parser: argparse.ArgumentParser,
     bodies: bool = False,
-    what: tuple[str, str] = ("CAPTURE", "capture file, glob or directory; - is standard input"),
+    what: tuple[str, str] = ("CAPTURE", "capture file, glob or directory, also by URL (s3://...); - is standard input"),
 ) -> None:
     """Declare the options.
 

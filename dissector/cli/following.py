@@ -13,12 +13,13 @@ from amqpscope.dissector.cli import arguments as common
 from amqpscope.dissector.cli.arguments import ArgumentError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.formatting import counted
+from amqpscope.dissector.places import place
 from amqpscope.dissector.tables.output import CODEC, Output
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from amqpscope.dissector.following.dissection import Progress
+    from amqpscope.dissector.following.dissection import Dissection, Progress
     from amqpscope.dissector.following.folder import Plan
     from amqpscope.dissector.following.journal import Journal
     from amqpscope.dissector.following.loop import Batch
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--until-idle", metavar="SECONDS", type=seconds,
-        help="with --follow: end when nothing was written to the directory for so long (default: at Ctrl-C)",
+        help="with --follow: end after this time in which nothing was written to the directory (default: at Ctrl-C)",
     )  # fmt: skip
 
 
@@ -71,6 +72,8 @@ def is_wanted(arguments: argparse.Namespace, others: Mapping[str, bool]) -> bool
             raise ArgumentError(f"--follow works in one process of this machine, without {option}")
     if len(arguments.captures) != 1 or not Path(arguments.captures[0]).is_dir():
         raise ArgumentError(f"--follow needs one directory, not {' '.join(arguments.captures)}")
+    if not isinstance(place(arguments.output), Path):
+        raise ArgumentError(f"--follow writes to a folder of this machine, not to {arguments.output}")
     if common.wanted_times(arguments).needs_day:
         raise ArgumentError("with --follow, --from and --to need a date")
     return True
@@ -80,7 +83,7 @@ def run(
     arguments: argparse.Namespace,
     options: Options,
     schemas: "Mapping[str, pa.Schema]",
-    make: "Callable[[Journal, Output, bool], Batch]",
+    make: "Callable[[Journal, Output, Dissection], Batch]",
     form: str = "parquet",
     compression: str = CODEC,
     extra: str = "",

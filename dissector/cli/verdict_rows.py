@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.dataset as ds
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.handshakes.listing import COLUMNS
+from amqpscope.dissector.places import Place, arrow, place
 from amqpscope.dissector.reading import Reading
 from amqpscope.errors import Error, reason
 
@@ -20,20 +20,20 @@ class VerdictError(Error):
     """Captures or tables without the verdicts asked for; the text is one line."""
 
 
-def tables_at(paths: list[str]) -> Path | None:
+def tables_at(paths: list[str]) -> Place | None:
     """Return the folder of `connections`, if the only path is a folder that `dissect` wrote."""
-    folder = Path(paths[0]) / "connections"
+    folder = place(paths[0]) / "connections"
     return folder if len(paths) == 1 and folder.is_dir() else None
 
 
-def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
+def rows(source: Place | Reading, options: Options) -> Iterator[dict[str, Any]]:
     """Yield rows of `connections` with the columns in `listing.COLUMNS`.
 
     Raises:
         VerdictError: the tables come from a release without verdicts.
         CaptureError: a capture cannot be read.
     """
-    batches = _of_tables(source) if isinstance(source, Path) else (b for name, b in source if name == "connections")
+    batches = (b for name, b in source if name == "connections") if isinstance(source, Reading) else _of_tables(source)
     start, end = options.from_ns, options.to_ns
     for batch in batches:
         for row in batch.select(list(COLUMNS)).to_pylist():
@@ -41,13 +41,13 @@ def rows(source: Path | Reading, options: Options) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def begin_ns(folder: Path) -> int:
+def begin_ns(folder: Place) -> int:
     """Return the time of the first packet of the connections in a folder; 0 where there are none."""
     with _reading(folder):
         return pc.min(_dataset(folder).to_table(columns=["first_ts_ns"])["first_ts_ns"]).as_py() or 0
 
 
-def packets(source: Path | Reading) -> int:
+def packets(source: Place | Reading) -> int:
     """Return the number of packets in captures that were read, or from which tables were written."""
     if isinstance(source, Reading):
         return sum(seen.info.packets for seen in source.seen)
@@ -56,12 +56,13 @@ def packets(source: Path | Reading) -> int:
         return pc.sum(_dataset(folder).to_table(columns=["packets"])["packets"]).as_py() or 0
 
 
-def _dataset(folder: Path) -> ds.Dataset:
-    return ds.dataset(folder, format="parquet" if any(folder.glob("*.parquet")) else "arrow")
+def _dataset(folder: Place) -> ds.Dataset:
+    where, system = arrow(folder)
+    return ds.dataset(where, filesystem=system, format="parquet" if any(folder.glob("*.parquet")) else "arrow")
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[None]:
+def _reading(folder: Place) -> Iterator[None]:
     """Raise a CaptureError where the tables cannot be read."""
     try:
         yield
@@ -69,7 +70,7 @@ def _reading(folder: Path) -> Iterator[None]:
         raise CaptureError(f"{folder}: cannot read: {reason(error)}") from error
 
 
-def _of_tables(folder: Path) -> Iterator[pa.RecordBatch]:
+def _of_tables(folder: Place) -> Iterator[pa.RecordBatch]:
     with _reading(folder):
         table = _dataset(folder)
         missing = sorted(set(COLUMNS) - set(table.schema.names))

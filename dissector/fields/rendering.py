@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from amqpscope.dissector.fields.json_text import ESCAPES, LATIN
+from amqpscope.dissector.fields.json_text import DOLLAR, ESCAPES, LATIN, write_escaped, write_string
+from amqpscope.dissector.fields.problems import TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Float, Level, Problem, Text, Trace, Written
 from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.value_text import LITERALS
@@ -101,6 +102,20 @@ def report_once(text: Text, e: int, code: int, at: int) -> None:
     if (text.written[Written.REPORTED] >> code) & 1 == 0:
         text.written[Written.REPORTED] |= 1 << code
         report(text, e, code, at)
+
+
+@kernel
+def write_text_name(data: Bytes, e: int, at: int, end: int, text: Text, j: int) -> int:
+    """Write a text as the name of an entry, without quotation marks; returns where it ends."""
+    out = text.out
+    if at < end and data[at] == DOLLAR:
+        out[j] = DOLLAR
+        j += 1
+    done: int = write_string(data, at, end, text.escapes, out, j)
+    if done < 0:
+        done = write_escaped(data, at, end, text.escapes, out, j)
+        report_once(text, e, TEXT_NOT_UTF8, at)
+    return done
 
 
 @kernel

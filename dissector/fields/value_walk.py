@@ -28,15 +28,13 @@ from amqpscope.dissector.fields.dialect import (
 from amqpscope.dissector.fields.json_text import (
     COLON,
     COMMA,
-    DOLLAR,
     QUOTE,
-    write_escaped,
     write_integer,
     write_literal,
     write_string,
     write_uuid,
 )
-from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN, TEXT_NOT_UTF8
+from amqpscope.dissector.fields.problems import TABLE_MALFORMED, TABLE_TOO_DEEP, TABLE_TYPE_UNKNOWN
 from amqpscope.dissector.fields.rendering import (
     begin_text,
     end_text,
@@ -46,6 +44,7 @@ from amqpscope.dissector.fields.rendering import (
     put_trace,
     report,
     report_once,
+    write_text_name,
 )
 from amqpscope.dissector.fields.state import Form, Forms, Level, Member, Struct, Text, Trace
 from amqpscope.dissector.fields.text import Bytes, Integers, copy
@@ -224,14 +223,7 @@ def write_name(data: Bytes, e: int, at: int, end: int, text: Text, j: int) -> in
     """Write the name of an entry; returns where that ends."""
     out = text.out
     out[j] = QUOTE
-    j += 1
-    if at < end and data[at] == DOLLAR:
-        out[j] = DOLLAR
-        j += 1
-    done = write_string(data, at, end, text.escapes, out, j)
-    if done < 0:
-        done = write_escaped(data, at, end, text.escapes, out, j)
-        report_once(text, e, TEXT_NOT_UTF8, at)
+    done = write_text_name(data, e, at, end, text, j + 1)
     out[done] = QUOTE
     out[done + 1] = COLON
     return done + 2

@@ -12,11 +12,12 @@ from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.capture.sources import Source, reason
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.following.folder import SOONEST, Plan
+from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.moving import opened, sealed
 from amqpscope.dissector.packets.merging import Capture, Decoded, Merger, cut
-from amqpscope.dissector.reading import CapturePass, Reports, incomplete, unreadable
+from amqpscope.dissector.reading import CapturePass, CaptureSummary, Reports, incomplete, unreadable
 from amqpscope.dissector.tables.rows import Work
 from amqpscope.dissector.tcp.state import Conn, Facts
 
@@ -74,9 +75,14 @@ class Dissection(Reports):
 
     Args:
         options: of the dissection, the same for all batches.
-        compiled: whether kernels run compiled.
         state: what `take_out` of the batch before returned; None for the first batch.
+        size: bytes of the files of this batch, which decide with those before whether kernels run compiled.
         batch_bytes: bytes of packets that are read at a time.
+
+    Attributes:
+        size: bytes of all files so far, with those of this batch.
+        seen: summaries of the captures of this batch so far.
+        progress: how far the dissection came.
 
     Raises:
         StateError: the state is of another release or of other options.
@@ -84,28 +90,21 @@ class Dissection(Reports):
 
     dissector: _Dissector
 
-    def __init__(
-        self,
-        options: Options,
-        compiled: bool,
-        state: bytes | None,
-        batch_bytes: int = BATCH_BYTES,
-    ) -> None:
-        super().__init__(_Dissector(options, compiled))
+    def __init__(self, options: Options, state: bytes | None, size: int = 0, batch_bytes: int = BATCH_BYTES) -> None:
+        inner, waiting, self._hour, known = (None, [], None, []) if state is None else opened(HEAD, state)
+        self.progress = Progress(*known)
+        self.size = self.progress.bytes + size
+        super().__init__(_Dissector(options, kernel.worthwhile(self.size)))
+        self.seen: list[CaptureSummary] = []
         self.batch_bytes = batch_bytes
         self._merger = Merger(self.dissector.points)
         self._waiting: list[Any] = []
-        self._hour: int | None = None
-        self.progress = Progress()
-        if state is not None:
-            inner, self._waiting, self._hour, known = opened(HEAD, state)
-            self.progress = Progress(*known)
-            if inner is not None:
-                self.dissector.put_back(inner)
-                self._merger.put_back(self._waiting)
+        if inner is not None:
+            self.dissector.put_back(inner)
+            self._merger.put_back(waiting)
 
-    def work(self, plan: Plan, is_last: bool) -> Iterator[Work]:
-        """Yield functions that make the rows of a batch.
+    def work(self, plan: Plan, is_last: bool) -> Iterator[Work | None]:
+        """Yield functions that make the rows of a batch; None where all rows of the packets so far are made.
 
         Args:
             plan: the captures.
@@ -124,6 +123,7 @@ class Dissection(Reports):
             self.dissector.tcp.place(self.dissector.points)
             yield from self._take(decoded, keys)
             yield from self.flush()
+            yield None
         self.progress.held = self._merger.first
         self._waiting = self._merger.take_out()
         yield from self.flush()
@@ -146,6 +146,7 @@ class Dissection(Reports):
 
     def _open(self, source: Source, index: int, lanes: int) -> Iterator[Decoded]:
         one = CapturePass(self, source, index, self.batch_bytes // lanes)
+        self.seen.append(one.summary)
         self.progress.files += 1
         self.progress.bytes += source.size or 0
         return self._read(one, source)

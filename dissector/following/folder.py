@@ -23,7 +23,7 @@ from amqpscope.dissector.packets.merging import SLACK_NS, stem
 SETTLED_S = 3600.0
 """Seconds without a write after which the newest file of a rotation is complete, too: buffers of tcpdump may last long
 on a quiet link."""
-BATCH_BYTES = 1 << 30
+BATCH_BYTES = 1 << 27
 """Bytes of files beyond which no further one joins a batch: what a kill undoes at most."""
 COMPRESSION = re.compile(r"\.(gz|zst|lz4|bz2|xz)$", re.IGNORECASE)
 LATE = "late: older than packets of other files that were dissected before; not dissected"

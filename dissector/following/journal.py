@@ -1,4 +1,4 @@
-"""Tables that grow by batches, each of which appears at once, together with the state behind it, or not at all.
+"""Tables that grow by batches, each of which appears at once, together with the state after it, or not at all.
 
     DIR/_state/00000012/       the last batch that was committed
         manifest.json          number of rows, of parts by table, and what the state belongs to
@@ -6,7 +6,7 @@
         tables/TABLE/          parts of the batch, until they move to DIR/TABLE/
     DIR/_state/00000013.new/   a batch that is being written
 
-The commit of a batch is the renaming of its folder. Parts move behind it; if the process is killed before they all
+The commit of a batch is the renaming of its folder. Parts move after it; if the process is killed before they all
 have, they move when it begins again. So folders of tables hold parts of committed batches, and no others.
 """
 
@@ -163,7 +163,7 @@ class Journal:
             self._publish(manifest)
 
     def _renew(self, table: str, rows: pa.Table) -> int:
-        """Write rows to parts behind those that stay; return the number after the last."""
+        """Write rows to parts after those that stay; return the number after the last."""
         folder = self._next / f"{table}{NEW}"
         output = Output(str(folder), {table: self.schemas[table]}, self.form, self.compression)
         output.add(lambda: [(table, batch) for batch in rows.to_batches()])

@@ -37,23 +37,25 @@ class Batch(Protocol):
         """Take rows, made by a function that any thread may call."""
         ...
 
-    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
-        """Write all that is final.
+    def rest(self) -> None:
+        """Make room: all rows of the packets so far were added."""
+        ...
 
-        Args:
-            is_last: whether everything is, because no further batch follows.
-            under_way: returns the rows that the connections that go on would have now.
-        """
+    def finish(self, is_last: bool) -> End:
+        """Write all that is final; everything, if no further batch follows."""
         ...
 
 
 class Dissected:
     """Writes the rows of a dissection as they are."""
 
-    def __init__(self, journal: Journal, output: Output, compiled: bool) -> None:
+    def __init__(self, journal: Journal, output: Output, dissection: Dissection) -> None:
         self.add = output.add
 
-    def finish(self, is_last: bool, under_way: Callable[[], pa.RecordBatch]) -> End:
+    def rest(self) -> None:
+        """See `Batch`."""
+
+    def finish(self, is_last: bool) -> End:
         """See `Batch`."""
         return End({})
 
@@ -65,7 +67,7 @@ class Follower:
         folder: the directory.
         journal: where tables are written.
         options: of the dissection.
-        make: makes what takes the rows of a batch, of the journal, its output, and whether kernels run compiled.
+        make: makes what takes the rows of a batch, of the journal, the batch's output, and its dissection.
         prepare: called with the captures of a batch before they are read.
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
@@ -77,7 +79,7 @@ class Follower:
         folder: Folder,
         journal: Journal,
         options: Options,
-        make: Callable[[Journal, Output, bool], Batch],
+        make: Callable[[Journal, Output, Dissection], Batch],
         prepare: Callable[[list[Source]], None],
         report: Callable[[Progress, Plan], None],
         watch: Watch,
@@ -87,7 +89,7 @@ class Follower:
         self.prepare, self.report, self.watch, self.until_idle = prepare, report, watch, until_idle
         self._began = time.time()
         self._state = journal.state(NAME)
-        self.progress = Dissection(options, False, self._state).progress
+        self.progress = Dissection(options, self._state).progress
 
     def run(self) -> None:
         """Follow the directory. What is under way when the user ends it has no effect.
@@ -124,24 +126,26 @@ class Follower:
         """Dissect and commit a batch; return False if the user ends it before."""
         good = [source for source in plan.sources if not source.error]
         self.prepare(good)
-        compiled = kernel.worthwhile(self.progress.bytes + sum(source.size or 0 for source in good))
-        dissection = Dissection(self.options, compiled, self._state)
+        dissection = Dissection(self.options, self._state, sum(source.size or 0 for source in good))
         output = self.journal.begin()
         try:
-            batch = self.make(self.journal, output, compiled)
+            batch = self.make(self.journal, output, dissection)
             for work in dissection.work(plan, is_last):
-                batch.add(work)
+                if work is None:
+                    batch.rest()
+                else:
+                    batch.add(work)
                 if self.watch.over:
                     output.abort()
                     return False
-            end = batch.finish(is_last, dissection.under_way)
+            end = batch.finish(is_last)
             state = dissection.take_out(is_last)
             self.journal.commit(output, {**end.state, NAME: state}, end.renewed, is_last)
         except BaseException:
             output.abort()
             raise
         self._state, self.progress = state, dissection.progress
-        if compiled:
+        if dissection.dissector.compiled:
             kernel.note_run()
         self.report(self.progress, plan)
         return True

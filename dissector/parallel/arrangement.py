@@ -39,7 +39,7 @@ def surveyed(sources: Iterable[Source], run: Run, size: int = RANGE) -> list[Sur
 def _split(source: Source, size: int) -> list[Range]:
     try:
         return split(source, size)
-    except CaptureError:  # reading it as a whole says why
+    except (CaptureError, OSError):  # reading it as a whole says why
         return []
 
 
@@ -48,7 +48,8 @@ def _renewed(each: Survey, anew: dict[tuple[str, Range | None], Survey]) -> Surv
     if not each.parts:
         return anew.get((each.source.name, None), each)
     renewed = [anew.get((each.source.name, part.part), part) for part in each.parts]
-    return ranges.joined(each.source, renewed)
+    bad = next((part for part in renewed if part.source.error), None)
+    return Survey(bad.source) if bad else ranges.joined(each.source, renewed)
 
 
 def chains(surveys: Iterable[Survey]) -> list[list[Seated]]:

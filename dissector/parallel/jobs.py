@@ -8,7 +8,6 @@ output in the end.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -17,7 +16,6 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Thread
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -29,6 +27,7 @@ from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.parallel import flows
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
+from amqpscope.dissector.places import place, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.dissector.tables.rows import Row, Work, schemas
@@ -100,7 +99,7 @@ class Jobs:
             connection.close()  # ends a process that still works
             process.join()
         if self._processes:
-            shutil.rmtree(Path(self.target.folder, HIDDEN), ignore_errors=True)
+            remove_tree(place(self.target.folder) / HIDDEN)
 
     @property
     def pids(self) -> list[int]:
@@ -163,7 +162,7 @@ def work(
     settle()
     output = None
     try:
-        folder = str(Path(target.folder, HIDDEN, f"job-{number}"))
+        folder = str(place(target.folder) / HIDDEN / f"job-{number}")
         output = Output(folder, schemas(options.protocol), target.form, target.compression)
         share = partial(Share, number, count)
         reading = Reading(sources, options, compiled=compiled, make=share, about_captures=False)

@@ -11,7 +11,7 @@ from itertools import islice
 
 from amqpscope.dissector.capture.file import TORN, scanner_of
 from amqpscope.dissector.capture.model import MAX_PROBLEMS, Before, CaptureInfo, Problem, Range
-from amqpscope.dissector.capture.pcapng import in_force
+from amqpscope.dissector.capture.pcapng import MAX_KEPT, in_force
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.parallel.survey import Noted, Piece, Survey
 from amqpscope.dissector.reading import CaptureSummary, clock_step
@@ -37,7 +37,7 @@ class Surveying:
 
     def __init__(self, source: Source, ranges: Sequence[Range]) -> None:
         self.source = source
-        self.wanted: dict[int, Range | None] = {**dict(enumerate(ranges))} or {0: None}
+        self.wanted: dict[int, Range | None] = dict(enumerate(ranges or [None]))
         self.survey = Survey(source)
         self._ranges = ranges
         self._found: dict[int, Survey] = {}
@@ -50,11 +50,11 @@ class Surveying:
         found = [self._found[number] for number in sorted(self._found)]
         if None in self.wanted.values():
             self.survey, self.wanted = found[0], {}
-        elif self._rounds == ROUNDS or any(map(_is_refused, found)):
+        elif self._rounds == ROUNDS or any(map(_is_refused, found)) or sum(map(_kept, found)) > MAX_KEPT:
             self._found, self.wanted = {}, {0: None}
         else:
             proven, again = _proven(found, self._ranges[0])
-            self.wanted = {**again}
+            self.wanted = again
             if not again:
                 self.survey = joined(self.source, proven)
 
@@ -78,10 +78,15 @@ def _is_refused(each: Survey) -> bool:
     return is_damaged or each.after.kept is None
 
 
-def _proven(found: Sequence[Survey], first: Range) -> tuple[list[Survey], dict[int, Range]]:
+def _kept(each: Survey) -> int:
+    """Return the number of bytes of blocks with state in a range: those after it need them."""
+    return sum(len(block) for _, block in (each.after.kept or ())) if each.after else 0
+
+
+def _proven(found: Sequence[Survey], first: Range) -> tuple[list[Survey], dict[int, Range | None]]:
     """Return the ranges that count, and, by their number, those to read again, from where they really begin."""
     proven: list[Survey] = []
-    again: dict[int, Range] = {}
+    again: dict[int, Range | None] = {}
     part: Range | None = first
     for number, each in enumerate(found):
         is_wrong = part is not None and not _began(each, part)

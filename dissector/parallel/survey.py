@@ -1,4 +1,4 @@
-"""The light pass over captures: their times, from which their order follows, and all that is said of captures."""
+"""The light pass over captures: their times, from which their order follows, and all that is reported of captures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

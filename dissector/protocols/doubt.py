@@ -60,7 +60,7 @@ def is_above(walk: Walk, row: int, size: int, usual: int) -> bool:
 
 @kernel
 def doubt(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> None:
-    """Have the search decide about the head at hand, whose frame has `overhead` bytes besides its payload."""
+    """Have the search decide about the current head, whose frame has `overhead` bytes besides its payload."""
     parsers = walk.parsers
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
     if most > 0 and size + overhead > most and parsers[row, Parser.TYPE] >= 0:
@@ -70,7 +70,7 @@ def doubt(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> None:
 
 @kernel
 def lose_after_head(walk: Walk, row: int, is_body: bool) -> None:
-    """Search after the head at hand. Where it may be a body's, frames in that are none, unless its content ends it."""
+    """Search after the current head. Where it may be a body's, frames in that are none, unless its content ends it."""
     parsers = walk.parsers
     is_known = not is_body or parsers[row, Parser.REST] > 0
     lose(walk, row, parsers[row, Parser.POS] if is_known else -1, parsers[row, Parser.WANTED])
@@ -87,13 +87,13 @@ def pass_over(parsers: Array, row: int, pos: int, claimed: int) -> None:
 
 @kernel
 def too_large(walk: Walk, chunks: Array, i: int, row: int, size: int) -> None:
-    """Report that the length in the head at hand is above what was agreed upon."""
+    """Report that the length in the current head is above what was agreed upon."""
     report_length(walk, chunks, i, row, TOO_LARGE, size)
 
 
 @kernel
 def report_length(walk: Walk, chunks: Array, i: int, row: int, code: int, size: int) -> None:
-    """Report the length in the head at hand."""
+    """Report the length in the current head."""
     parsers = walk.parsers
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, code, number, parsers[row, Parser.CHANNEL], parsers[row, Parser.POS], size)
@@ -101,7 +101,7 @@ def report_length(walk: Walk, chunks: Array, i: int, row: int, code: int, size: 
 
 @kernel
 def is_agreed(walk: Walk, row: int) -> bool:
-    """Return whether the size of the frame at hand is one that the peers agreed upon."""
+    """Return whether the size of the current frame is one that the peers agreed upon."""
     parsers = walk.parsers
     return bool(parsers[row, Parser.SIZE] < max(parsers[row, Parser.MOST], parsers[row, Parser.LARGEST]))
 
@@ -134,7 +134,7 @@ def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
 
 @kernel
 def rewind(walk: Walk, chunks: Array, i: int, row: int) -> bool:
-    """Hold back what came of the payload at hand before this chunk, for the search; False where there is no room."""
+    """Hold back what came of the current payload before this chunk, for the search; False where there is no room."""
     parsers, fragments, held = walk.parsers, walk.fragments, walk.held
     first = fragment = parsers[row, Parser.CHAIN]
     count = 0

@@ -101,13 +101,13 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
 
 
 @kernel
-def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Note that the next boundary is unknown."""
     return
 
 
 @kernel
-def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Begin a frame after skipped bytes."""
     return
 
@@ -270,9 +270,9 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return take
     if state == HEAD:
         lose_head(walk, chunks, i, at, row)
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
     elif refute(walk, chunks, i, row, OVERHEAD):
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
     elif parsers[row, Parser.STATE] != SEARCH:
         return 0
     else:
@@ -291,10 +291,10 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     if parsers[row, Parser.UNTIL] < 0:
         return -1
     if refute(walk, chunks, i, row, OVERHEAD):
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
     take = skip(walk, chunks, i, at, row)
     if parsers[row, Parser.STATE] == HEAD:
-        found_way(walk, chunks, i, row, own)
+        resynchronised(walk, chunks, i, row, own)
     return take
 
 

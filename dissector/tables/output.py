@@ -7,7 +7,6 @@ dissection, because kernels and pyarrow run without Python's lock.
 import hashlib
 import json
 import re
-import shutil
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.dissector import places
+from amqpscope.dissector.places import Place, arrow, draft, place, writable
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.errors import Error, reason
 
@@ -79,7 +80,7 @@ class Part(NamedTuple):
     """A part file of a table."""
 
     table: str
-    file: Path
+    file: Place
     rows: int
 
 
@@ -105,7 +106,7 @@ class Output:
         compression: str = CODEC,
         note: Mapping[str, object] | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = place(folder)
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
         # If a run is killed in between, the next one recognises the folder, and nobody takes it for complete.
@@ -218,14 +219,15 @@ class Output:
 class _Table:
     """The parts of one table."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, form: str, compression: str) -> None:
+    def __init__(self, folder: Place, schema: pa.Schema, form: str, compression: str) -> None:
         self.folder, self.schema, self.form, self.compression = folder, schema, form, compression
         self.waiting: list[pa.RecordBatch] = []
         self.rows = self.size = 0
         self.written = self.groups = 0
         self.made: list[Part] = []
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
-        self._temporary = Path()
+        self._temporary: Place = Path()
+        self._sink: pa.NativeFile | None = None
         self._groups: deque[pa.Table] = deque()
         self._lock = Lock()
         self._is_written = False
@@ -251,14 +253,16 @@ class _Table:
     def write(self, group: pa.Table) -> None:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
-            self._temporary = self.folder / f".part-{len(self.made):05d}.{self.form}.writing"
+            self._temporary = draft(self.folder / f"part-{len(self.made):05d}.{self.form}")
             if self.form == "parquet":
                 encoded = [f.name for f in self.schema if pa.types.is_string(f.type) or f.name in REPEATED]
                 numbers = [f.name for f in self.schema if pa.types.is_integer(f.type) or pa.types.is_timestamp(f.type)]
                 rising = [name for name in numbers if name in RISING | SIZES or name.endswith(RISING_ENDS)]
+                where, system = arrow(self._temporary)
                 self._writer = pq.ParquetWriter(
-                    self._temporary,
+                    where,
                     self.schema,
+                    filesystem=system,
                     compression=self.compression,
                     use_dictionary=encoded,
                     write_statistics=[name for name in WITH_STATISTICS if name in self.schema.names],
@@ -266,7 +270,8 @@ class _Table:
                     write_batch_size=WRITTEN_ROWS,
                 )
             else:
-                self._writer = pa.ipc.new_file(str(self._temporary), self.schema)
+                self._sink = writable(self._temporary)
+                self._writer = pa.ipc.new_file(self._sink, self.schema)
         if group.num_rows:
             self._writer.write_table(group)
             self.groups += 1
@@ -282,16 +287,19 @@ class _Table:
             return
         try:
             self._writer.close()
+            if self._sink is not None:
+                self._sink.close()
         finally:
             self._forget()
         self.adopt(self._temporary, self.written)
+        self._temporary = Path()
         self.written = 0
 
-    def adopt(self, file: Path, rows: int) -> None:
+    def adopt(self, file: Place, rows: int) -> None:
         """Give a complete part its name."""
         with self._lock:
             name = self.folder / f"part-{len(self.made):05d}.{self.form}"
-            file.rename(name)
+            places.rename(file, name)
             self.made.append(Part(self.folder.name, name, rows))
 
     def discard(self) -> None:
@@ -304,23 +312,23 @@ class _Table:
         """Drop the writer. An open one would close itself later, and report a full disk again."""
         if isinstance(self._writer, pq.ParquetWriter):
             self._writer.is_open = False
-        self._writer = None
+        self._writer = self._sink = None
 
 
-def digest(folder: Path) -> str | None:
+def digest(folder: Place) -> str | None:
     """Return a digest of a folder's note, by which the same tables are recognised; None without a note."""
     note = folder / NOTE
     return hashlib.sha256(note.read_bytes()).hexdigest()[:16] if note.is_file() else None
 
 
-def claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
+def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
     """Create the folder, or check that it is our output; return the parts of an earlier output in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         there = {entry.name for entry in folder.iterdir()}
-        notes = {NOTE, _temporary(folder / NOTE).name}
+        notes = {NOTE, draft(folder / NOTE).name}
         strange = there - notes - ({HIDDEN, STATE} if there & notes else set()) - set(schemas)
-        parts: list[Path] = []
+        parts: list[Place] = []
         for name in sorted(there & set(schemas)):
             parts += (folder / name).iterdir()
         # On a full disk the note may be missing, too; empty folders of tables are ours.
@@ -330,7 +338,7 @@ def claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
             )
         if strange:
             raise OutputError(f"{folder}: holds other files ({sorted(strange)[0]}); name another folder")
-        foreign = sorted(str(part.relative_to(folder)) for part in parts if not PART_NAME.fullmatch(part.name))
+        foreign = sorted(f"{part.parent.name}/{part.name}" for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
     except OSError as error:
@@ -338,26 +346,22 @@ def claim(folder: Path, schemas: Mapping[str, pa.Schema]) -> list[Path]:
     return parts
 
 
-def empty(folder: Path, parts: list[Path], schemas: Mapping[str, pa.Schema]) -> None:
+def empty(folder: Place, parts: list[Place], schemas: Mapping[str, pa.Schema]) -> None:
     """Remove an earlier output, and create the folders of the tables."""
     try:
         for part in parts:
             part.unlink()
         for name in (HIDDEN, STATE):
             if (folder / name).exists():
-                shutil.rmtree(folder / name)
+                places.remove_tree(folder / name)
         for name in schemas:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Place, text: str) -> None:
     """Write a file at once: readers see what it was, or what it is."""
-    temporary = _temporary(path)
+    temporary = draft(path)
     temporary.write_text(text)
-    temporary.replace(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.writing")
+    places.rename(temporary, path)

@@ -28,8 +28,8 @@ from amqpscope.pipelines.walks.commands import (
     mark,
     outcome_of,
     queue_of,
+    report,
     settle,
-    tell,
 )  # fmt: skip
 from amqpscope.pipelines.walks.connection import CLIENT, SERVER
 from amqpscope.pipelines.walks.events import EV
@@ -50,7 +50,11 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
-    if state[ST.TOLD] + end - first > len(of.told) and state[ST.TOLD] > 0 and accounts[account, RESUMED] == 1:
+    if (
+        state[ST.REPORTED] + end - first > len(of.reported)
+        and state[ST.REPORTED] > 0
+        and accounts[account, RESUMED] == 1
+    ):
         return False
     ch.note_floor(channels, account, of.conn, side)
     last = accounts[account, ACC.LAST]
@@ -90,8 +94,8 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
         if not named:
             low, high = ranges[k, 0], ranges[k, 1]
-        if accounts[account, RESUMED] == 1 and state[ST.TOLD] < len(of.told):
-            tell(of, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
+        if accounts[account, RESUMED] == 1 and state[ST.REPORTED] < len(of.reported):
+            report(of, rows[row, SE.KEY] ^ state[ST.SCOPE], 1 - side, more, i, low, high)
         if role == COMPLETED:
             note_done(accounts, account, low, high, last)
     if role == EXCEPTION:

@@ -13,7 +13,7 @@ frame on:
 session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
 unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
 and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
-reported (OUT.SESSION), and so are answers to commands of another connection (`told`): `session_joins` has the rest.
+reported (OUT.SESSION), and so are answers to commands of another connection (`reported`): `session_joins` has the rest.
 """
 
 from __future__ import annotations

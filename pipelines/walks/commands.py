@@ -81,8 +81,8 @@ class Output(NamedTuple):
     SESSION: int  # digest of a session that may go on, name and scope; 0: it does not
 
 
-class Told(NamedTuple):
-    """Columns of `told`: ids of a session's commands that an event answers, which another connection may have."""
+class Reported(NamedTuple):
+    """Columns of `reported`: ids of a session's commands that an event answers, which another connection may have."""
 
     SESSION: int  # as in `out`
     SIDE: int  # whose commands
@@ -98,13 +98,13 @@ class State(NamedTuple):
 
     AT: int  # the next event of the batch
     OUT: int  # rows of `out`
-    TOLD: int  # rows of `told`
+    REPORTED: int  # rows of `reported`
     LIMIT: int  # commands that may be outstanding
     SCOPE: int  # MORE.SESSION of the connection
     SEVERAL: int  # whether the event names several outstanding commands; -1: not counted yet
 
 
-MORE, OUT, TOLD, ST = declare(More), declare(Output), declare(Told), declare(State)
+MORE, OUT, REPORTED, ST = declare(More), declare(Output), declare(Reported), declare(State)
 SPENT_OUT, SPENT_PAGES, DONE = range(3)
 """Why the kernel returned."""
 Batch = tuple[Array, Array, Array]
@@ -120,7 +120,7 @@ class Outstanding(NamedTuple):
         sessions: sessions, with an account for the commands of each side.
         ledger: what is outstanding in the accounts.
         out: OUT.
-        told: TOLD.
+        reported: REPORTED.
         state: ST.
     """
 
@@ -129,7 +129,7 @@ class Outstanding(NamedTuple):
     sessions: ss.State
     ledger: lg.Ledger
     out: Array
-    told: Array
+    reported: Array
     state: Array
 
 
@@ -198,17 +198,17 @@ def queue_of(extra: int) -> int:
 
 
 @kernel
-def tell(of: Outstanding, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
-    """Write a row of `told`."""
-    told, at = of.told, of.state[ST.TOLD]
-    told[at, TOLD.SESSION] = session
-    told[at, TOLD.SIDE] = side
-    told[at, TOLD.ANSWER] = more[i, MORE.IDENTITY]
-    told[at, TOLD.ROLE] = more[i, MORE.ROLE]
-    told[at, TOLD.LOWER] = lower
-    told[at, TOLD.UPPER] = upper
-    told[at, TOLD.CODE] = more[i, MORE.CODE]
-    of.state[ST.TOLD] = at + 1
+def report(of: Outstanding, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
+    """Write a row of `reported`."""
+    reported, at = of.reported, of.state[ST.REPORTED]
+    reported[at, REPORTED.SESSION] = session
+    reported[at, REPORTED.SIDE] = side
+    reported[at, REPORTED.ANSWER] = more[i, MORE.IDENTITY]
+    reported[at, REPORTED.ROLE] = more[i, MORE.ROLE]
+    reported[at, REPORTED.LOWER] = lower
+    reported[at, REPORTED.UPPER] = upper
+    reported[at, REPORTED.CODE] = more[i, MORE.CODE]
+    of.state[ST.REPORTED] = at + 1
 
 
 @kernel

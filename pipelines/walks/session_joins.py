@@ -87,20 +87,20 @@ def parted(table: str, rows: pa.Table, sessions: Any, numbers: pa.ChunkedArray) 
     yield JOINED[table], _with(table, own, some)
 
 
-def answers(told: Mapping[str, Any], frames: Mapping[str, pa.ChunkedArray]) -> Iterator[Rows]:
+def answers(reported: Mapping[str, Any], frames: Mapping[str, pa.ChunkedArray]) -> Iterator[Rows]:
     """Yield answers as partial results.
 
     Args:
-        told: columns of `commands.Told`.
+        reported: columns of `commands.Reported`.
         frames: of the frames that they are: `connection_id`, `method`, `text`, `description`, and `ends.COLUMNS`.
     """
     for table, (kind, sides) in _KINDS.items():
-        outcome = _OUTCOME[told["ROLE"], kind]
-        mine = np.flatnonzero((outcome != NONE) & np.isin(told["SIDE"], sides))
+        outcome = _OUTCOME[reported["ROLE"], kind]
+        mine = np.flatnonzero((outcome != NONE) & np.isin(reported["SIDE"], sides))
         if not len(mine):
             continue
         of = {name: column.take(pa.array(mine)) for name, column in frames.items()}
-        some = {name: column[mine] for name, column in told.items()}
+        some = {name: column[mine] for name, column in reported.items()}
         refused = pa.array(outcome[mine] >= NACK)
         columns: dict[str, Any] = {
             **{f"{_ENDS[table][1]}_{name}": of[name] for name in COLUMNS},
@@ -175,8 +175,8 @@ class Joins:
         columns = {name: found[name] for name in found.column_names}
         columns |= {name: pc.if_else(there, answers[name], columns[name]) for name in _ANSWERED[self.table]}
         columns |= {name: pc.if_else(there, None, columns[name]) for name in ("ended_by", "end_ts_ns")}
-        asked, told = _ENDS[self.table]
-        columns["latency_ns"] = difference(columns[f"{told}_ts_ns"], columns[f"{asked}_ts_ns"])
+        begin, end = _ENDS[self.table]
+        columns["latency_ns"] = difference(columns[f"{end}_ts_ns"], columns[f"{begin}_ts_ns"])
         if "multiple" in columns:
             several = np.bincount(answer[answered], minlength=len(rows))[np.where(answered, answer, 0)] > 1
             columns["multiple"] = pa.array(several, mask=~answered)

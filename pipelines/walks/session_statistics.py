@@ -31,12 +31,12 @@ from amqpscope.pipelines.walks.commands import (
     PUBLISH,
     QUIET,
     REFUSED,
+    REPORTED,
     REQUEST,
     SILENT,
     SPENT_OUT,
     SPENT_PAGES,
     ST,
-    TOLD,
     Outstanding,
     queue_of,
 )  # fmt: skip
@@ -95,7 +95,7 @@ class SessionStatistics:
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, _MESSAGE), Waiting(FRAMES_010, _FRAME)
         room = ROOM if compiled else ROOM >> 8
-        self.out, self.told = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(TOLD)), np.int64)
+        self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
         self._reset()
 
     def _reset(self) -> None:
@@ -108,7 +108,7 @@ class SessionStatistics:
     @property
     def _outstanding(self) -> Outstanding:
         """What kernels take."""
-        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.told, self.state)
+        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.reported, self.state)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -174,12 +174,12 @@ class SessionStatistics:
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""
         release_arrays(self.ledger)
-        out, told = self.out[: self.state[ST.OUT]], self.told[: self.state[ST.TOLD]]
-        self.state[ST.OUT] = self.state[ST.TOLD] = 0
-        if len(told):
-            columns = {name: told[:, number] for number, name in enumerate(TOLD._fields)}
+        out, reported = self.out[: self.state[ST.OUT]], self.reported[: self.state[ST.REPORTED]]
+        self.state[ST.OUT] = self.state[ST.REPORTED] = 0
+        if len(reported):
+            columns = {name: reported[:, number] for number, name in enumerate(REPORTED._fields)}
             yield from sj.answers(
-                columns, answers_of(events, told[:, TOLD.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
+                columns, answers_of(events, reported[:, REPORTED.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
             )
         kind = out[:, OUT.KIND]
         silent = out[:, OUT.OUTCOME] == SILENT

@@ -71,20 +71,20 @@ def measure(folder: Path, minutes: int, connections: int, analyzing: bool) -> li
     """Follow so many minutes, one file after the other; return time, memory and state after each tenth of them."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "captures").mkdir(parents=True)
-    make: Any = partial(following.analysis, Options(), HOUR_NS) if analyzing else Dissected
+    make: Any = partial(following.Analysis, Options(), HOUR_NS) if analyzing else Dissected
     tables = following.schemas() if analyzing else None
     traffic, found, spent = Traffic(connections), [], 0.0
-    for minute in range(minutes):
+    for minute in range(minutes + 1):  # a file is taken when the next one is there
         (folder / "captures" / f"trace-{minute:05d}.pcap").write_bytes(pcap(traffic.packets(), ns=True))
         if minute >= 3:
             (folder / "captures" / f"trace-{minute - 3:05d}.pcap").unlink()
         began = time.process_time()
         follow(folder / "captures", folder / "tables", make=make, tables=tables)
         spent += time.process_time() - began
-        if (minute + 1) % (minutes // 10) == 0:
+        if minute and minute % (minutes // 10) == 0:
             state = max((folder / "tables" / "_state").glob("0*"))
             found.append({
-                "minutes": minute + 1,
+                "minutes": minute,
                 "seconds_per_file": round(spent / (minutes // 10), 3),
                 "rss_mb": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20,
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.following.dissection import Dissection
 from amqpscope.dissector.following.folder import Folder
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import Batch, Dissected, Follower
@@ -18,7 +19,7 @@ from amqpscope.dissector.tables.output import Output
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, pcap
 
-Make = Callable[[Journal, Output, bool], Batch]
+Make = Callable[[Journal, Output, Dissection], Batch]
 
 
 class Killed(BaseException):

@@ -13,7 +13,7 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.protocols import registry
-from amqpscope.dissector.protocols.amqp091.state import Assembly
+from amqpscope.dissector.protocols.amqp091.state import Assembly, Usage
 from amqpscope.dissector.protocols.state import Cursor
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.rows import schemas
@@ -78,8 +78,9 @@ def stage(reading: Reading) -> Any:
 def test_what_is_counted_is_given_back(name: str) -> None:
     reading = Reading(find([str(FOLDER / name)]), Options(bodies="full"), compiled=False)
     assert list(reading)
-    assembly = stage(reading).assembly
+    assembly, usage = stage(reading).assembly, stage(reading).usage
     assert assembly[Assembly.HELD] == assembly[Assembly.KEEPING] == 0
+    assert not usage[:, [Usage.HELD, Usage.PAYLOADS, Usage.KEEPING, Usage.REQUESTS]].any()
 
 
 def amqp(size: int) -> list[Turn]:

@@ -84,6 +84,15 @@ def test_captures_in_bodies_mislead_trials_alone(tmp_path: Path) -> None:
     assert 0 < len(wrong) < len(parts) / 2
 
 
+def test_captures_with_much_state_are_read_as_one(tmp_path: Path) -> None:
+    """Each range would have to know all of it."""
+    path = tmp_path / "secrets.pcapng"
+    secret = builders.secrets(b"CLIENT_RANDOM 00 11\n" * 10_000)
+    packet = builders.enhanced(Packet(T0, bytes(100)), T0 // 1000)
+    path.write_bytes(builders.section() + builders.interface(1) + (packet + secret) * 6)
+    assert not compare(path, 300_000)
+
+
 STATES = st.sampled_from(
     [
         builders.interface(1, name="more"),

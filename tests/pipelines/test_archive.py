@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,9 +25,11 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.places import Place, place, readable, writable
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here
+from tests import store
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, recorded
 
@@ -120,6 +122,38 @@ def test_statistics_are_those_of_one_process(
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
 
 
+def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures, tables and statistics, in both directions."""
+    from amqpscope.pipelines import archive, on_spark  # noqa: PLC0415
+
+    monkeypatch.setattr(archive, "LEAST", 1000)
+    monkeypatch.setattr(archive, "parts", lambda *_: 1)
+    monkeypatch.setattr(on_spark, "FEW", 30)  # so that Spark reads what tasks wrote
+    master = spark.sparkContext.master
+    capture = FOLDER / "orders_pika.pcap"
+    assert main(["analyze", str(capture), "-o", str(tmp_path / "stats")]) == 0
+    with store.running() as bucket:
+        # tasks do not have the environment of this process
+        options = f"?scheme=http&endpoint_override={os.environ['AWS_ENDPOINT_URL'].removeprefix('http://')}"
+        root = place(bucket.replace("//", "//key:secret@") + options)
+        with writable(root / "orders_pika.pcap") as file:
+            file.write(capture.read_bytes())
+        sources = named([root / "orders_pika.pcap"])
+        archive.analyze_captures(sources, root / "stats", lambda begin: Options(), {}, master)
+        archive.dissect_captures(sources, root / "tables", lambda begin: Options(), {}, master)
+        on_spark.analyze_folder(root / "tables", root / "again", {}, master)
+        expected = rows_of(tmp_path / "stats", here.tables())
+        for folder in (root / "stats", root / "again"):
+            assert {path.name for path in folder.iterdir()} == {NOTE, *here.tables()}
+            assert {name: Counter(map(repr, rows)) for name, rows in on_store(folder)} == expected
+
+
+def on_store(folder: Place) -> Iterable[tuple[str, list[Any]]]:
+    for name in here.tables():
+        parts = [path for path in (folder / name).iterdir() if path.suffix == ".parquet"]
+        yield name, [row for path in parts for row in pq.read_table(readable(path)).to_pylist()]
+
+
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
@@ -151,22 +185,28 @@ archive.dissect_captures(
 """
 
 
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What a JVM is told that runs for seconds."""
+
+
 @contextmanager
 def cluster(folder: Path, home: Path) -> Iterator[str]:
     """A master and two workers; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = ("127.0.0.1", free.getsockname()[1])
     url = f"spark://{address[0]}:{address[1]}"
-    deploy = [str(home / "bin" / "spark-class"), "-Xmx256m"]
+    deploy = [str(home / "bin" / "spark-class")]
     at = ["--host", address[0], "--webui-port", "0"]
     commands = [[*deploy, "org.apache.spark.deploy.master.Master", *at, "--port", str(address[1])]]
     for name in ("first", "second"):
         own = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)]
         commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    variables = os.environ | {"SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
     started: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
-            started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            started.append(subprocess.Popen(command, **silent, env=variables))
             while started[0].poll() is None:  # workers look for the master at once, and then seldom
                 try:
                     socket.create_connection(address).close()
@@ -193,6 +233,7 @@ def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
     with cluster(folder, home) as master:
         command = [str(home / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
         given = ("executorEnv.PYTHONPATH=packages", "driver.host=127.0.0.1", "driver.bindAddress=127.0.0.1")
+        given += tuple(f"{each}.extraJavaOptions={BRIEF}" for each in ("driver", "executor"))
         settings = [word for each in given for word in ("--conf", f"spark.{each}")]
         yield [*command, *settings, str(folder / "program.py")], master
 

@@ -16,12 +16,12 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.reading import Reading
 from amqpscope.pipelines import here
-from amqpscope.pipelines.following import analysis, schemas
+from amqpscope.pipelines.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.dissector.follows import follow, killed, rotate
 from tests.dissector.runs import FOLDER, recorded
 
-MAKE = partial(analysis, Options(), HOUR_NS)
+MAKE = partial(Analysis, Options(), HOUR_NS, most=0)
 RECORDINGS = sorted(path.name for path in FOLDER.glob("*.pcap") if path.stat().st_size < 1 << 16)
 
 

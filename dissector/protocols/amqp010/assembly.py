@@ -39,8 +39,8 @@ from amqpscope.dissector.protocols.amqp010.layout import (
 )
 from amqpscope.dissector.protocols.amqp010.state import (
     ABANDONED,
+    DESYNCHRONISED,
     INTERRUPTED,
-    LOST_WAY,
     METHOD_UNKNOWN,
     PASSED,
     SURE,
@@ -105,7 +105,7 @@ def take_span(batch: Batch, of: Channels, s: int) -> None:
     slot, side = spans[Span.SLOT, s], spans[Span.SIDE, s]
     client = batch.facts[slot, Facts.CLIENT]
     server = 0 if side == client else 1
-    if spans[Span.OFFSET, s] == LOST_WAY:
+    if spans[Span.OFFSET, s] == DESYNCHRONISED:
         senders, how = batch.own.senders, spans[Span.LENGTH, s]
         senders[2 * slot + side, Sender.GAPPED] = certainty(senders[2 * slot + side, Sender.GAPPED], how)
         lose_tracks(of, slot, server, how)

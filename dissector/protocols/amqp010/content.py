@@ -201,6 +201,7 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
     of.hashes[n] = hash_end(of.lanes, of.waiting, k // 2)
     messages[Message.BODY, n] = tracks[k, Track.BODY]
     messages[Message.ROW, n] = k // 4
+    messages[Message.EPOCH, n] = tracks[k, Track.EPOCH]
     messages[Message.FRAME, n] = i
     assembly[Assembly.MESSAGES] = n + 1
 

@@ -34,11 +34,11 @@ from amqpscope.dissector.protocols.amqp010.lengths import (
     may_be_over,
 )
 from amqpscope.dissector.protocols.amqp010.state import (
+    DESYNCHRONISED,
     FOUND,
     HEAD_WRONG,
     HEADER_UNKNOWN,
     LOST,
-    LOST_WAY,
     PASSED,
     SEALED,
     TOO_SHORT,
@@ -127,7 +127,7 @@ def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
         traits = own.traits[method] if method >= 0 else 0
         if traits & OPENS != 0:
             opened = 1
-        if traits & TUNES != 0:
+        if traits & TUNES != 0 and walk.parsers[row, Parser.MOST] == 0:  # a later one is none that peers agree upon
             agree(walk, row, agreed_size(walk.data, frames[Frame.OFFSET, n] + IDS_BYTES, frames[Frame.LENGTH, n]))
     own.senders[row, Sender.OPENED] = opened
 
@@ -137,7 +137,7 @@ def agreed_size(data: Array, p: int, length: int) -> int:
     """Return the max-frame-size of the connection.tune-ok of this length whose packing flags stand at p."""
     if length < IDS_BYTES + 4 or i64(data[p]) & 2 == 0:
         return LARGEST
-    p += 4 if i64(data[p]) & 1 != 0 else 2  # behind channel-max, if that is given
+    p += 4 if i64(data[p]) & 1 != 0 else 2  # after channel-max, if that is given
     return max(be16(data, p), SMALL) if length >= IDS_BYTES + 6 else LARGEST
 
 
@@ -183,7 +183,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     wrong = wrong_byte(head, p)
     if wrong >= 0:
         head_fault(walk, chunks, i, row, head, p, wrong)
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
         own.senders[row, Sender.OPENED] = 0
         parsers[row, Parser.TYPE] = -1
         lose_after_head(walk, row, may_be_of_body(head, p, row, own))
@@ -233,7 +233,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 @kernel
 def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
     """Desynchronise at bytes that are no frame, and search right after them."""
-    lost_way(walk, chunks, i, row, own)
+    desynchronised(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
     own.senders[row, Sender.OPENED] = 0
 
@@ -268,13 +268,13 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: assemblies under way may not be joined with what follows."""
-    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
+    put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
 
 
 @kernel
-def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """A frame begins after what was skipped; where a body goes on there, nothing else was lost.
 
     Where it has ended, its last frame was not seen, which says so.
@@ -282,7 +282,7 @@ def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     passed = own.announced[row, Announced.PASSED]
     own.announced[row, Announced.PASSED] = 0
     if passed > 0 and walk.parsers[row, Parser.REST] > 0:
-        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        put_span(walk, chunks, i, -1, DESYNCHRONISED, FOUND)
         n = put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
         walk.aside[Span.FLAGS, n] = PASSED
 
@@ -313,7 +313,7 @@ walk_chunks = laid_over(
     pass_payload=pass_payload,
     finish_frame=finish_frame,
     begins_connection=begins_connection,
-    lost_way=lost_way,
-    found_way=found_way,
+    desynchronised=desynchronised,
+    resynchronised=resynchronised,
 )
 """The walk over chunks with AMQP 0-10's kernels in it."""

@@ -18,7 +18,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     LAST_FRAME,
     LAST_SEGMENT,
 )
-from amqpscope.dissector.protocols.amqp010.state import LOST, LOST_WAY, Own, Sender
+from amqpscope.dissector.protocols.amqp010.state import DESYNCHRONISED, LOST, Own, Sender
 from amqpscope.dissector.protocols.doubt import is_above, lose_after_head, rewind, too_large
 from amqpscope.dissector.protocols.emitting import put_span
 from amqpscope.dissector.protocols.payloads import put_together
@@ -76,7 +76,7 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
         return
     if begins_within(walk, p, p + size, end, own):
         too_large(walk, chunks, i, row, size)
-        put_span(walk, chunks, i, -1, LOST_WAY, LOST)
+        put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
         lose_after_head(walk, row, False)
 
 
@@ -94,7 +94,7 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     if not begins_within(walk, p, p + length, p + length, own):
         return True
     too_large(walk, chunks, i, row, length)
-    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
+    put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
     return not rewind(walk, chunks, i, row)
 
 

@@ -210,11 +210,11 @@ class Amqp010(FramedStage):
         if n:
             fields = self._fields(rows, buffer)
             self.handshakes.take(rows, fields, buffer.data)
-            self.sessions.take(rows, fields, self.channels.rows, facts)
+            self.sessions.take(rows, fields, self.channels.rows, self.tracks, facts)
             rows = rows.copy()
             yield self.rows.frames(rows, fields, self.sessions.column(rows[Frame.SESSION]))
         for found in messages:
-            yield self._message_rows(found, buffer, facts)
+            yield self._message_rows(found, rows, buffer, facts)
 
     def _assemble(self, n: int, spans: int, buffer: Buffer, facts: Ints) -> tuple[list[Faults], list[Finished]]:
         """Put frames together; returns what is wrong with them, and the messages that come of them."""
@@ -257,14 +257,19 @@ class Amqp010(FramedStage):
         kept = bodies.pop(self.bodies, rows[Message.BODY], rows[Message.HASH]) if q[Assembly.KEEP] else None
         return [Finished(rows, self.hashes[:n].copy(), kept)]
 
-    def _message_rows(self, found: Finished, buffer: Buffer, facts: Ints) -> Made:
-        """Return messages with the session that their frames, or else their channels, name."""
+    def _message_rows(self, found: Finished, frames: Ints, buffer: Buffer, facts: Ints) -> Made:
+        """Return messages with the session of their frames, these or earlier ones; null if it is no longer attached."""
         rows = found.rows
-        frame = rows[Message.FRAME]
-        channel = self.channels.rows[rows[Message.ROW]]
-        session = np.where(frame >= 0, self.frames[Frame.SESSION, frame], channel[:, Channel.SESSION])
-        epoch = np.where(frame >= 0, self.frames[Frame.EPOCH, frame], channel[:, Channel.EPOCH])
+        frame, channel = rows[Message.FRAME], self.channels.rows[rows[Message.ROW]]
+        session, now = (
+            np.where(frame >= 0, self.frames[of_frame, frame], channel[:, of_channel])
+            for of_frame, of_channel in ((Frame.SESSION, Channel.SESSION), (Frame.EPOCH, Channel.EPOCH))
+        )
         whole = rows[Message.PARTIAL] != UNFINISHED
+        epoch = np.where(whole, now, rows[Message.EPOCH])
+        last = last_frames(rows[:, ~whole], frames)
+        epoch[~whole] = np.where(last >= 0, self.frames[Frame.EPOCH, last], epoch[~whole])
+        session = np.where(epoch == now, session, -1)
         command = np.where(whole, self.frames[Frame.COMMAND, frame], -1)
         from_client = rows[Message.SIDE] == facts[:, Facts.CLIENT].copy()[rows[Message.SLOT]]
         return self.rows.messages(
@@ -299,8 +304,18 @@ class Amqp010(FramedStage):
             at = call(assembly.end_channels, self.compiled, self._channels(), facts, self.traits, slots, at)
             yield from self._new_faults()
             for found in self._new_messages(buffer):
-                yield self._message_rows(found, buffer, facts)
+                yield self._message_rows(found, self.frames[:, :0], buffer, facts)
         self.sessions.forget(slots)
+
+
+def last_frames(messages: Ints, frames: Ints) -> Ints:
+    """Return where among these frames the last one of each message is; -1: it is none of them."""
+    if not messages.shape[1] or not frames.shape[1]:
+        return np.full(messages.shape[1], -1, np.int64)
+    keys, wanted = (each[Frame.SLOT] << 40 | each[Frame.NUMBER] for each in (frames, messages))
+    order = np.argsort(keys, kind="stable")
+    place: Ints = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
+    return np.where(keys[place] == wanted, place, -1)
 
 
 def _ranges(tracks: Ints, payloads: Ints, most: int) -> list[Ranges]:

@@ -27,7 +27,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     PLAIN,
 )
 from amqpscope.dissector.protocols.amqp010.proofs import WRAP, answered, begin, sends
-from amqpscope.dissector.protocols.amqp010.state import NAMELESS, Channel, Frame, Session
+from amqpscope.dissector.protocols.amqp010.state import NAMELESS, Channel, Frame, Session, Track
 from amqpscope.dissector.tcp.state import Facts
 
 FAR = WRAP // 2
@@ -53,8 +53,8 @@ class Sessions:
         """By slot the rows of its sessions, by name."""
         self.names: dict[int, str] = {}
 
-    def take(self, frames: Ints, fields: Decoded, channels: Ints, facts: Ints) -> None:
-        """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields."""
+    def take(self, frames: Ints, fields: Decoded, channels: Ints, tracks: Ints, facts: Ints) -> None:
+        """Fill SESSION, EPOCH and COMMAND of frames, whose operations have these fields, and EPOCH of `tracks`."""
         self._prune()
         role = np.where(frames[Frame.METHOD] >= 0, self.roles[frames[Frame.METHOD]], PLAIN)
         self._add_unnamed(frames, role, channels, facts)
@@ -68,8 +68,8 @@ class Sessions:
         points = np.where(valid(column), numbers(column), 0) if (role == COMMAND_POINT).any() else named
         answers = self._answers(frames, fields, role)
         call(
-            number, self.compiled, frames, frames.shape[1], role, named, points, answers, channels, self.rows.rows,
-            facts,
+            number, self.compiled, frames, frames.shape[1], role, named, points, answers, channels, tracks,
+            self.rows.rows, facts,
         )  # fmt: skip
 
     def _add_unnamed(self, frames: Ints, role: Ints, channels: Ints, facts: Ints) -> None:
@@ -165,8 +165,8 @@ class Sessions:
 
 @kernel
 def number(
-    frames: Array, n: int, roles: Array, named: Array, points: Array, answers: Array, channels: Array, sessions: Array,
-    facts: Array,
+    frames: Array, n: int, roles: Array, named: Array, points: Array, answers: Array, channels: Array, tracks: Array,
+    sessions: Array, facts: Array,
 ) -> None:  # fmt: skip
     """Fill SESSION, EPOCH and COMMAND of n frames.
 
@@ -178,6 +178,7 @@ def number(
         points: (n,) the id that session.command-point names.
         answers: (n,) the last id that an answer to commands names, -1: none; or empty, if all ids are known.
         channels: (channels, Channel).
+        tracks: (4 * channels, Track).
         sessions: (sessions, Session).
         facts: (slots, Facts).
     """
@@ -196,11 +197,12 @@ def number(
             attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
+        server = 0 if frames[Frame.SIDE, i] == facts[frames[Frame.SLOT, i], Facts.CLIENT] else 1
+        tracks[4 * row + 2 * server + frames[Frame.TRACK, i], Track.EPOCH] = channels[row, Channel.EPOCH]
         if session < 0:
             continue
         if role != CONNECTION:
             frames[Frame.SESSION, i] = session
-        server = 0 if frames[Frame.SIDE, i] == facts[frames[Frame.SLOT, i], Facts.CLIENT] else 1
         near = after = sessions[session, Session.CLIENT_NEXT + server]
         if frames[Frame.GAPPED, i] != 0:
             begin(sessions, session, server)

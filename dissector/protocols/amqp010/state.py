@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
-LOST_WAY = -2
+DESYNCHRONISED = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
 FOUND, LOST = range(2)
 """Nothing was lost but bytes of a body, reported next; frames may be lost."""
@@ -73,7 +73,7 @@ class Frame(Place):
 
 
 class Span(state.Span):
-    """Bytes of body frames; where OFFSET is LOST_WAY, LENGTH is FOUND or LOST."""
+    """Bytes of body frames; where OFFSET is DESYNCHRONISED, LENGTH is FOUND or LOST."""
 
     FLAGS = column("flags of the frame, or PASSED")
 
@@ -139,6 +139,7 @@ class Track(state.Body):
     PACKET = column("packet that completed that")
     TS = column("its time")
     CAPTURE = column("its capture")
+    EPOCH = column("channel_epoch of its last frame, once that has one")
 
 
 class Payload(Matrix):
@@ -168,6 +169,7 @@ class Message(Place):
     PARTIAL = column("1: bytes are missing; UNFINISHED")
     BODY = column("number under which the body is kept; -1: it is not")
     ROW = column("row of the channel")
+    EPOCH = column("channel_epoch of the last frame of one that is not finished, if that is of an earlier batch")
     FRAME = column("frame of the batch at which it was complete, or dropped; -1: after all")
 
 

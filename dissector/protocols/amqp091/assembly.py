@@ -52,10 +52,10 @@ from amqpscope.dissector.protocols.amqp091.state import (
     ABANDONED,
     BODY_TOO_LARGE,
     CHANNEL_WRONG,
+    DESYNCHRONISED,
     INTERRUPTED,
     KNOWN,
     LOST,
-    LOST_WAY,
     OUT_OF_STEP,
     UNEXPECTED,
     UNKNOWN,
@@ -88,7 +88,7 @@ def assemble(batch: Batch, of: Channels) -> None:
         if s < assembly[Assembly.SPANS] and (i >= assembly[Assembly.FRAMES] or spans[Span.BEFORE, s] <= i):
             slot = spans[Span.SLOT, s]
             server = 0 if spans[Span.SIDE, s] == batch.facts[slot, Facts.CLIENT] else 1
-            if spans[Span.OFFSET, s] == LOST_WAY:
+            if spans[Span.OFFSET, s] == DESYNCHRONISED:
                 desynchronise(of, slot, server, spans[Span.LENGTH, s])
             else:
                 row = take_span(batch, of, s, server)

@@ -20,11 +20,11 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     method_index,
 )
 from amqpscope.dissector.protocols.amqp091.state import (
+    DESYNCHRONISED,
     END_WRONG,
     FOUND,
     HEADER_UNKNOWN,
     LOST,
-    LOST_WAY,
     METHOD_UNKNOWN,
     NOT_TAKEN,
     Frame,
@@ -166,7 +166,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
             frame_fault(walk, chunks, i, row, other, be32(head, p))
         else:
             frame_fault(walk, chunks, i, row, TYPE_UNKNOWN, kind)
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
         parsers[row, Parser.TYPE] = -1
         lose_after_head(walk, row, True)
         doubt(walk, chunks, i, row, OVERHEAD)
@@ -190,7 +190,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
     if be32(head, p) != PROTOCOL:
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
         fault(walk, chunks, i, row, HEADER_UNKNOWN, number, -1, parsers[row, Parser.POS], be32(head, p))
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
         lose(walk, row, -1, OVERHEAD)
         return
     top = cursor[Cursor.ARENA]
@@ -224,14 +224,14 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
     end_fault(walk, chunks, i, at, row)
     skipped = 0
     if is_contradicted(walk, chunks, i, at, own):
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
         if rewind(walk, chunks, i, row):
             return False
         skipped = chunks[Chunk.POS, i] + at + FRAME_END_BYTES - walk.parsers[row, Parser.POS]
     else:
-        put_span(walk, chunks, i, -1, LOST_WAY, NOT_TAKEN)
+        put_span(walk, chunks, i, -1, DESYNCHRONISED, NOT_TAKEN)
         finish_frame(walk, chunks, i, row, -1, own)
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
     return True
 
@@ -285,7 +285,7 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
         doubt(walk, chunks, i, row, OVERHEAD)
     elif end < chunks[Chunk.LENGTH, i] and is_contradicted(walk, chunks, i, end, own):
         end_fault(walk, chunks, i, end, row)
-        lost_way(walk, chunks, i, row, own)
+        desynchronised(walk, chunks, i, row, own)
         lose_after_head(walk, row, walk.parsers[row, Parser.TYPE] == BODY)
 
 
@@ -311,17 +311,17 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def lost_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
-    put_span(walk, chunks, i, -1, LOST_WAY, LOST)
+    put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
 
 
 @kernel
-def found_way(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
     """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
     passed = own.announced[row, Announced.PASSED]
     if passed > 0:
-        put_span(walk, chunks, i, -1, LOST_WAY, FOUND)
+        put_span(walk, chunks, i, -1, DESYNCHRONISED, FOUND)
         put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
         own.announced[row, Announced.PASSED] = 0
 
@@ -355,7 +355,7 @@ walk_chunks = laid_over(
     may_be_over=may_be_over,
     finish_frame=finish_frame,
     begins_connection=begins_connection,
-    lost_way=lost_way,
-    found_way=found_way,
+    desynchronised=desynchronised,
+    resynchronised=resynchronised,
 )
 """The walk over chunks with AMQP 0-9-1's kernels in it."""

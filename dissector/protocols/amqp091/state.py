@@ -10,7 +10,7 @@ from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
 from amqpscope.dissector.protocols.state import Place
 
-LOST_WAY = -2
+DESYNCHRONISED = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
 FOUND, LOST, NOT_TAKEN = range(3)
 """Only bytes of bodies were lost, reported next; frames may be lost; the receiver ignores the next frame."""
@@ -48,7 +48,7 @@ class Frame(state.Frame):
 
 
 class Span(state.Span):
-    """Bytes of body frames; where OFFSET is LOST_WAY, LENGTH is FOUND, LOST or NOT_TAKEN."""
+    """Bytes of body frames; where OFFSET is DESYNCHRONISED, LENGTH is FOUND, LOST or NOT_TAKEN."""
 
 
 class Channel(state.Channel):

@@ -22,11 +22,9 @@ import numpy as np
 from amqpscope.dissector.fields.json_text import (
     COLON,
     COMMA,
-    DOLLAR,
     QUOTE,
     ZERO,
     write_bytes,
-    write_escaped,
     write_integer,
     write_literal,
     write_string,
@@ -45,6 +43,7 @@ from amqpscope.dissector.fields.rendering import (
     report,
     report_once,
     room,
+    write_text_name,
 )
 from amqpscope.dissector.fields.state import Text, Trace
 from amqpscope.dissector.fields.value_text import (
@@ -227,14 +226,7 @@ def write_key(data: Array, e: int, p: int, end: int, kind: int, text: Text, j: i
     out[j] = QUOTE
     j += 1
     if kind == TEXT:
-        if p < end and data[p] == DOLLAR:
-            out[j] = DOLLAR
-            j += 1
-        done = write_string(data, p, end, text.escapes, out, j)
-        if done < 0:
-            done = write_escaped(data, p, end, text.escapes, out, j)
-            report_once(text, e, TEXT_NOT_UTF8, p)
-        j = done
+        j = write_text_name(data, e, p, end, text, j)
     elif kind == UUID:
         j = write_uuid(data, p, out, j)
     elif kind in (NULL, TRUE, FALSE, BOOLEAN, UNSIGNED, SIGNED):

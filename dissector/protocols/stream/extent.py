@@ -25,14 +25,14 @@ PUBLISH_HEAD = 5
 
 @kernel
 def layout_of(walk: Walk, row: int, own: Own) -> int:
-    """Return the first layout of the command in the head at hand; -1: it is unknown."""
+    """Return the first layout of the command in the current head; -1: it is unknown."""
     place = place_of(walk, row, own)
     return own.layouts[place, Layout.INDEX] if place >= 0 else -1
 
 
 @kernel
 def place_of(walk: Walk, row: int, own: Own) -> int:
-    """Return the row in the table of layouts of the command in the head at hand, or -1."""
+    """Return the row in the table of layouts of the command in the current head, or -1."""
     client = row & 1 == walk.facts[row // 2, Facts.CLIENT]
     key, version = walk.parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION]
     return layout_row(key, version, client, own.layouts, own.senders)

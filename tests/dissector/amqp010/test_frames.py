@@ -279,6 +279,14 @@ def test_of_a_content_that_is_interrupted_there_is_a_partial_message() -> None:
     assert frames(tables)[-1]["method"] == "execution.sync"
 
 
+@pytest.mark.parametrize("batch", [300, 1 << 20])
+def test_of_a_content_that_is_interrupted_by_another_session(batch: int) -> None:
+    """It is of the epoch of its own frames, not of that in which it is dropped; its session is over by then."""
+    turns = [(CLIENT, b"".join(w.transfer(b"x" * 100, largest=80)[:-1])), *detaching(b"s"), *w.attaching(b"t")]
+    tables = dissect_packets(play(*turns, (CLIENT, SYNC)), batch_bytes=batch)
+    assert [(row["session"], row["channel_epoch"]) for row in rows(tables["messages"])] == [(None, 1)]
+
+
 def test_a_connection_that_ends_inside_a_body() -> None:
     said = w.transfer(b"x" * 100, largest=80)
     tables = dissect_packets(play((CLIENT, b"".join(said[:-1]))))

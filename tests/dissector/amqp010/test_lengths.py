@@ -64,7 +64,8 @@ def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, com
     given = {"channel_max": 9} if agreed is None else {"channel_max": 9, "max_frame_size": agreed, "heartbeat": 60}
     tune = b"".join(w.operation("connection.tune-ok", 0, **given))
     begin = [(side, tune if n == 5 else said) for n, (side, said) in enumerate(BEGIN)]
-    frames = [*w.transfer(bytes(8_000)), *w.transfer(b"after")]
+    again = w.operation("connection.tune-ok", 0, max_frame_size=w.LARGEST if agreed == 4_096 else 4_096)
+    frames = [*again, *w.transfer(bytes(8_000)), *w.transfer(b"after")]
     for segment in (1448, 60_000):
         found = dissect_packets(played(CLIENT, frames, segment, begin), compiled=compiled)
         codes = ["frame-too-large"] if agreed == 4_096 else []

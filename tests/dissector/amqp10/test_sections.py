@@ -29,7 +29,7 @@ ANNOTATIONS = w.section(w.ANNOTATIONS, w.mapped(w.symbol("x-exchange"), w.string
 DELIVERY = w.section(w.DELIVERY_ANNOTATIONS, w.mapped(w.symbol("d"), b"\x41"))
 FOOTER = w.section(w.FOOTER, w.mapped(w.symbol("f"), b"\x43"))
 BODY = w.section(w.DATA, w.binary(b"hello"))
-TOLD = {
+SECTIONS = {
     "message_id": "m-1", "user_id": "guest", "to_address": "/q", "subject": "sub", "reply_to": "back",
     "correlation_id": "77", "content_type": "text/plain", "content_encoding": "gzip",
     "expiry_ts_ms": 1_700_000_000_999, "timestamp": 1_600_000_000, "group_id": "g", "group_sequence": 5,
@@ -71,7 +71,7 @@ def test_all_sections_in_any_order(compiled: bool, seed: int) -> None:
     parts = [HEADER, DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, BODY, FOOTER]
     random.Random(seed).shuffle(parts)
     read = Read(b"plain", b"".join(parts), b"", BODY, compiled=compiled)
-    assert read.rows == [{"body_kind": "raw"}, TOLD, {"body_kind": "raw"}, {"body_kind": "data"}]
+    assert read.rows == [{"body_kind": "raw"}, SECTIONS, {"body_kind": "raw"}, {"body_kind": "data"}]
     assert read.bodies == [b"plain", b"hello", b"", b"hello"]
     assert read.hashes == [hashed(body) for body in read.bodies]
     assert not read.problems
@@ -81,7 +81,7 @@ def test_every_column_of_the_specification_is_read() -> None:
     columns = {f.column for s in amqp10.load().sections for f in s.fields} | {
         s.column for s in amqp10.load().sections if s.column
     }
-    assert columns <= set(TOLD)
+    assert columns <= set(SECTIONS)
 
 
 @pytest.mark.parametrize("form", ["small", "ulong", "symbol"])
