@@ -36,7 +36,7 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (drop_chain, (Walk, 0)),
     (frame_follows, (BYTES, 0, 0, 0, INTS)),
     (boundary010.plausible, (BYTES, 0, 0, INTS)),
-    (evict_contents, (Channels, ROWS)),
+    (evict_contents, (Channels, ROWS, 0)),
     (entry_bytes, (BYTES, 0, 0, 0, 0)),
     (read_mixed, (BYTES, INTS, INTS, INTS, ROWS, INTS, INTS)),
     (write_forms, (BYTES, INTS, INTS, INTS, BYTES, INTS)),
