@@ -24,8 +24,8 @@ class Relay(Reading):
 
     borders = largest = 0
 
-    def _flush(self) -> Iterator[Work]:
-        yield from super()._flush()
+    def flush(self) -> Iterator[Work]:
+        yield from super().flush()
         if not self.dissector.over:
             self.move()
 
