@@ -6,9 +6,11 @@ DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
 PARTS := test-unit test-compiled test-spark test-oracles
+# The first part is as long as all others together: two processes share it.
+UNITS := test-unit-dissector test-unit-others
 KERNELS := $(VENV)/.kernels
 
-.PHONY: demo test $(PARTS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: demo test $(PARTS) $(UNITS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,8 +42,11 @@ test-oracles: MARKS := oracles and not wheel
 test-wheel: MARKS := wheel
 test-compiled test-spark test-oracles: $(KERNELS)
 test-wheel: wheel  ## test the wheel in an empty environment
-$(PARTS) test-wheel: $(BIN)/.ready
-	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)"
+test-unit: $(UNITS)
+test-unit-dissector: FILES := $(wildcard tests/dissector/test_*.py)
+test-unit-others: FILES := tests --ignore-glob='*/tests/dissector/test_*.py'
+$(UNITS) $(filter-out test-unit, $(PARTS)) test-wheel: $(BIN)/.ready
+	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)" $(FILES)
 
 wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
 	rm -rf build dist

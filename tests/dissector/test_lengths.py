@@ -59,9 +59,9 @@ def test_two_frames_are_lost_at_most_where_little_follows(bit: int) -> None:
 
 
 @pytest.mark.parametrize("bit", range(32))
-@pytest.mark.parametrize("segment", [100, 1448, 20_000])
-def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int, segment: int) -> None:
+def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int) -> None:
     """Of acknowledgements, and of contents."""
+    segment = (100, 1448, 20_000)[bit % 3]
     rnd = random.Random(f"{bit} {segment}")
     acks = ACK * 900
     contents = b"".join(b"".join(publish(bytes(rnd.randrange(900)))) for _ in range(60))
