@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from amqpscope.pipelines.folder import Read
 
-LEAST = 1 << 28
+LEAST = 96 << 20
 """Bytes of rows in memory that are worth a wave."""
 
 
