@@ -165,4 +165,6 @@ class _NoPandas(MetaPathFinder):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from amqpscope.dissector.cli import program  # commands ask this module, under its name, whether it runs
+
+    sys.exit(program.main())
