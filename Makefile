@@ -43,8 +43,8 @@ test-wheel: MARKS := wheel
 test-compiled test-spark test-oracles: $(KERNELS)
 test-wheel: wheel  ## test the wheel in an empty environment
 test-unit: $(UNITS)
-test-unit-dissector: FILES := $(wildcard tests/dissector/test_*.py)
-test-unit-others: FILES := tests --ignore-glob='*/tests/dissector/test_*.py'
+test-unit-dissector: FILES := tests/dissector
+test-unit-others: FILES := tests --ignore=tests/dissector
 $(UNITS) $(filter-out test-unit, $(PARTS)) test-wheel: $(BIN)/.ready
 	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)" $(FILES)
 
