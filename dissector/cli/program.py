@@ -165,6 +165,5 @@ class _NoPandas(MetaPathFinder):
 
 
 if __name__ == "__main__":
-    from amqpscope.dissector.cli import program  # commands ask this module, under its name, whether it runs
-
-    sys.exit(program.main())
+    sys.modules["amqpscope.dissector.cli.program"] = sys.modules[__name__]  # commands ask this module whether it runs
+    sys.exit(main())
