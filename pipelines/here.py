@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -84,7 +84,7 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     def read(chunks: Sequence[Chunk]) -> Iterator[int]:
         """Read, and yield how many chunks are read."""
         under_way: deque[Future[Prepared | None]] = deque()
-        for number, (table, _, rows) in enumerate(chunks):
+        for number, (table, rows) in enumerate(chunks):
             under_way.append(engine.pool.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
             if len(under_way) > THREADS:
                 engine.add(under_way.popleft().result())
@@ -93,17 +93,16 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
             engine.add(under_way.popleft().result())
             yield len(chunks) - len(under_way)
 
-    def chunks(table: str) -> list[Chunk]:
-        identities, rows = (reads(folder, table, names) for names in (("connection_id",), engine.columns(table)))
-        return [Chunk(table, *each) for each in zip(identities, rows, strict=True)]
+    def chunks(tables: Sequence[str], columns: Callable[[str], Sequence[str]]) -> list[Chunk]:
+        return interleaved([[Chunk(table, read) for read in reads(folder, table, columns(table))] for table in tables])
 
-    for _ in read([chunk for table in FIRST for chunk in chunks(table)]):
+    for _ in read(chunks(FIRST, engine.columns)):
         pass
-    then = interleaved([chunks(table) for table in THEN])
+    then = chunks(THEN, engine.columns)
     if note["complete"]:
         engine.gathered.know_gaps()
         engine.connect(note)
-        waves = Waves(then, engine.pool)
+    waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), engine.pool)
     for done in read(then):
         advance("reading", done, len(then))
         if note["complete"] and waves.worth(engine.gathered.held):

@@ -5,12 +5,14 @@ Where a connection's rows end is known from a first look at the column `connecti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from amqpscope.pipelines.folder import Read
 
@@ -23,13 +25,11 @@ class Chunk(NamedTuple):
 
     Attributes:
         table: name of their table.
-        identities: reads their column `connection_id`.
-        rows: reads all columns that are needed.
+        read: reads them.
     """
 
     table: str
-    identities: Read
-    rows: Read
+    read: Read
 
 
 def interleaved(tables: Sequence[Sequence[Chunk]]) -> list[Chunk]:
@@ -45,26 +45,32 @@ class Waves:
     """Tells which connections are complete.
 
     Args:
-        chunks: all that will be read, in this order.
+        chunks: returns the column `connection_id` of all that will be read, in this order; asked when a wave comes.
         pool: threads that read.
     """
 
-    def __init__(self, chunks: Sequence[Chunk], pool: Executor) -> None:
-        found = list(pool.map(lambda chunk: chunk.identities()["connection_id"].unique(), chunks))
-        each = pa.chunked_array(found, pa.int64()).dictionary_encode().combine_chunks()
-        self._identities: pa.Array = each.dictionary
-        self._last = np.zeros(len(self._identities), np.int64)
-        at = np.repeat(np.arange(len(found)), [len(some) for some in found])
-        there = each.is_valid().to_numpy(zero_copy_only=False)
-        np.maximum.at(self._last, each.indices.filter(each.is_valid()).to_numpy(), at[there])
+    def __init__(self, chunks: Callable[[], Sequence[Chunk]], pool: Executor) -> None:
+        self._chunks, self._pool = chunks, pool
         self._given = -1
         self._room = LEAST
 
+    @cached_property
+    def _ends(self) -> tuple[pa.Array, NDArray[np.int64]]:
+        """The connections, and the last chunk of each."""
+        found = list(self._pool.map(lambda chunk: chunk.read()["connection_id"].unique(), self._chunks()))
+        each = pa.chunked_array(found, pa.int64()).dictionary_encode().combine_chunks()
+        last = np.zeros(len(each.dictionary), np.int64)
+        at = np.repeat(np.arange(len(found)), [len(some) for some in found])
+        there = each.is_valid().to_numpy(zero_copy_only=False)
+        np.maximum.at(last, each.indices.filter(each.is_valid()).to_numpy(), at[there])
+        return each.dictionary, last
+
     def complete(self, read: int) -> pa.Array:
         """Return the connections that became complete since the last call, when this many chunks are read."""
-        some = (self._last > self._given) & (self._last < read)
+        identities, last = self._ends
+        some = (last > self._given) & (last < read)
         self._given = read - 1
-        return self._identities.filter(pa.array(some))
+        return identities.filter(pa.array(some))
 
     def worth(self, held: int) -> bool:
         """Return whether so many bytes of rows are in memory that a wave should come."""

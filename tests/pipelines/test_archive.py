@@ -186,7 +186,7 @@ archive.dissect_captures(
 
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What a JVM is told that runs for seconds."""
+"""Options of a JVM that runs for seconds."""
 
 
 @contextmanager
