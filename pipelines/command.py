@@ -73,10 +73,11 @@ class Analyze:
         if following.is_wanted(arguments, {"--master": arguments.master is not None}):
             return self._follow(arguments)
         named = arguments.captures
-        settle()
         if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
+            settle(returns_memory=False)
             return self._tables(arguments, place(named[0]))
+        settle()
         return self._captures(arguments)
 
     def _follow(self, arguments: argparse.Namespace) -> int:

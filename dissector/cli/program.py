@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     global is_running  # noqa: PLW0603
     is_running = argv is None
     gc.set_threshold(process.COLLECT_AT)
+    os.environ.setdefault(*process.KEEPING)
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -136,10 +137,10 @@ def _where(error: Exception) -> str:
     return "cannot write: " if error.filename is None else f"{os.fsdecode(error.filename)}: "
 
 
-def settle() -> None:
-    """Set the process up for much work, where it is the program and not a library user's."""
+def settle(returns_memory: bool = True) -> None:
+    """Set the process up for much work, where it is the program and not a library user's; see `process.settle`."""
     if is_running:
-        process.settle(without_pandas=True)
+        process.settle(returns_memory, without_pandas=True)
 
 
 if __name__ == "__main__":
