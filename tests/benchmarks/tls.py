@@ -48,8 +48,8 @@ def make(folder: Path, version: str, suites: str, body: int, segment: int, size:
         for file in files:
             file.write(pcap([], ns=True))
         for side, data in turns:
-            for file, tape, spoken in zip(files, tapes, (tunnel.say(side, data), data), strict=True):
-                tape.say(side, spoken, range(segment, len(spoken), segment))
+            for file, tape, spoken in zip(files, tapes, (tunnel.send(side, data), data), strict=True):
+                tape.send(side, spoken, range(segment, len(spoken), segment))
                 file.writelines(pcap_record(packet, ns=True) for packet in tape.packets)
                 tape.start_ns += len(tape.packets) * STEP
                 tape.packets.clear()

@@ -55,7 +55,7 @@ def test_first_bytes_tell_the_protocol(first: bytes, protocol: str) -> None:
     """In one chunk or byte by byte."""
     assert connection(play((CLIENT, first)))["protocol"] == protocol
     tape = Tape()
-    tape.say(CLIENT, first, range(len(first)))
+    tape.send(CLIENT, first, range(len(first)))
     assert connection(tape.packets)["protocol"] == protocol
 
 
@@ -83,7 +83,7 @@ def test_a_proxys_header_is_skipped_exactly(proxy: str, ports: dict[int, str]) -
     expected = connection(play(*BEGIN, rest[-1]), ports)
     for cuts in ([], [len(first) - 8], [3], range(len(first))):
         tape = Tape()
-        tape.say(CLIENT, first, cuts)
+        tape.send(CLIENT, first, cuts)
         row = connection(tape.play(rest).packets, ports)
         reported = ("protocol", "frames", "skipped_bytes", "handshake_stage")
         assert [row[name] for name in reported] == [expected[name] for name in reported]

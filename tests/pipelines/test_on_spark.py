@@ -151,15 +151,15 @@ def failing(tmp_path: Path, tables: Path, master: str, how: str = "raises") -> t
 
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_repeated_task_leaves_nothing_double(tables, expected, tmp_path, how):
-    statistics, said = failing(tmp_path, tables, "local[2,2]", how)
+    statistics, printed = failing(tmp_path, tables, "local[2,2]", how)
     assert rows_of(statistics) == expected
     assert {path.name for path in statistics.iterdir()} == {NOTE, *here.tables()}
-    assert said == ""
+    assert printed == ""
 
 
 def test_a_failed_task_is_an_error(tables, tmp_path):
-    statistics, said = failing(tmp_path, tables, "local[2]")
-    assert said == "Spark: MemoryError: all gone\n"
+    statistics, printed = failing(tmp_path, tables, "local[2]")
+    assert printed == "Spark: MemoryError: all gone\n"
     assert not json.loads((statistics / NOTE).read_text())["complete"]
     assert not (statistics / HIDDEN).exists()
 
@@ -192,9 +192,9 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
         time.sleep(0.05)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "amqpscope: on Spark, local[2]\n"
+    assert printed == "amqpscope: on Spark, local[2]\n"
     assert not jvms(mark)
     assert not list((tmp_path / "temporary").iterdir())
     assert not (tmp_path / "statistics" / HIDDEN).exists()
@@ -204,9 +204,9 @@ def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> st
     command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    first, said = done.stderr.splitlines()
+    first, printed = done.stderr.splitlines()
     assert first == f"amqpscope: on Spark, {master}"
-    return said
+    return printed
 
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:
@@ -284,8 +284,8 @@ def test_a_java_that_does_not_run(tables, tmp_path):
     java.parent.mkdir(parents=True)
     java.symlink_to("/bin/false")
     home = str(tmp_path / "java")
-    said = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
-    assert said.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
+    printed = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
+    assert printed.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
 
 
 def test_errors_are_ours():

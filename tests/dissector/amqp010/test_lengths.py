@@ -30,7 +30,7 @@ def played(side: int, frames: list[bytes], segment: int, begin: list[Turn] = BEG
     """The packets of a connection on which these frames are sent."""
     data = b"".join(frames)
     tape = Tape().play(begin)
-    tape.say(side, data, range(segment, len(data), segment))
+    tape.send(side, data, range(segment, len(data), segment))
     return tape.end().packets
 
 
