@@ -99,17 +99,13 @@ def run(
         compression: compression of Parquet.
         extra: further options on which the rows depend.
     """
-    import pyarrow as pa  # noqa: PLC0415
-
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
     from amqpscope.dissector.following.loop import Follower  # noqa: PLC0415
 
-    without_pandas()
-    # The system's allocator returns memory that Arrow's own retain.
-    pa.set_memory_pool(pa.system_memory_pool())
+    settle()
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
     made_by = f"{path} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
