@@ -6,10 +6,11 @@ frame on:
 | command | answered by |
 |---|---|
 | message.transfer of the client (a publish) | session.completed; refused by reject, release, exception |
-| message.transfer of the server (a delivery) | message.accept (in a transaction: after tx.commit), reject, release |
+| message.transfer of the server (a delivery) | message.accept, reject, release |
 | the same where nothing is acquired | these, or session.completed: there need not be an answer |
 | any other that asks (sync, or one with a result) | execution.result, session.completed, execution.exception |
 
+In a transaction, message.accept takes effect with the completion of tx.commit, or the result of dtx.commit.
 session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
 unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
 and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
@@ -30,12 +31,14 @@ from amqpscope.pipelines.walks.commands import (
     ACCEPTED,
     ATTACH,
     AUTO,
+    BRANCH_BITS,
     COMMIT,
     COMMITTING,
     COMPLETED,
     DELIVERY,
     DONE,
     DOUBTED,
+    END,
     EXPECTED,
     KIND,
     MORE,
@@ -43,11 +46,13 @@ from amqpscope.pipelines.walks.commands import (
     POINT,
     QUEUE_BITS,
     RELEASE,
+    REQUEST,
     ROLLED,
     SELECT,
     SPENT_OUT,
     SPENT_PAGES,
     ST,
+    START,
     TRANSFER,
     Batch,
     Outstanding,
@@ -109,7 +114,7 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
     if POINT <= role <= EXPECTED:
         done = control(batch, i, row, of)
         return DONE if done else SPENT_OUT
-    if role >= SELECT and side == CLIENT:
+    if SELECT <= role <= END and side == CLIENT:
         transact(batch, i, row, of)
     return DONE
 
@@ -139,19 +144,26 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     if slots[slot, SL.ROW] < 0:
         slots[slot, SL.ROW] = identity
         slots[slot, SL.FRAME] = events[i, EV.ORDER]
-        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS)
+        branch = more[i, MORE.BRANCH] if kind > REQUEST else 0
+        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS) | (branch << BRANCH_BITS)
         more[i, MORE.SLOT] = slot
     return True
 
 
 @called
 def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
-    """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted."""
+    """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted.
+
+    Between dtx.start and dtx.end what is accepted is part of a branch, which ends by the result of a command.
+    """
     events, more, _ = batch
     (accounts, _, _, _), rows = of.sessions
     role = more[i, MORE.ROLE]
     if role == SELECT:
         rows[row, SE.TRANSACTION] = 1
+        return
+    if role >= START:
+        rows[row, SE.BRANCH] = more[i, MORE.BRANCH] if role == START else 0
         return
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]
