@@ -10,7 +10,7 @@ from amqpscope.dissector.capture.input import MissingCaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.dissection import Dissection, Progress
+from amqpscope.dissector.following.dissection import Dissection, IdleDissector, Progress
 from amqpscope.dissector.following.folder import SETTLED_S, Folder, Plan
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.kernels import kernel
@@ -46,6 +46,9 @@ class Batch(Protocol):
         ...
 
 
+Make = Callable[[Journal, Output, Dissection], Batch]
+
+
 class Dissected:
     """Writes the rows of a dissection as they are."""
 
@@ -68,6 +71,7 @@ class Follower:
         journal: where tables are written.
         options: of the dissection.
         make: makes what takes the rows of a batch, of the journal, the batch's output, and its dissection.
+        dissector: makes the dissector of each batch.
         prepare: called with the captures of a batch before they are read.
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
@@ -79,14 +83,16 @@ class Follower:
         folder: Folder,
         journal: Journal,
         options: Options,
-        make: Callable[[Journal, Output, Dissection], Batch],
+        make: Make,
         prepare: Callable[[list[Source]], None],
         report: Callable[[Progress, Plan], None],
         watch: Watch,
         until_idle: float | None = None,
+        dissector: Callable[[Options, bool], IdleDissector] = IdleDissector,
     ) -> None:
         self.folder, self.journal, self.options, self.make = folder, journal, options, make
         self.prepare, self.report, self.watch, self.until_idle = prepare, report, watch, until_idle
+        self.dissector = dissector
         self._began = time.time()
         self._state = journal.state(NAME)
         self.progress = Dissection(options, self._state).progress
@@ -126,7 +132,8 @@ class Follower:
         """Dissect and commit a batch; return False if the user ends it before."""
         good = [source for source in plan.sources if not source.error]
         self.prepare(good)
-        dissection = Dissection(self.options, self._state, sum(source.size or 0 for source in good))
+        size = sum(source.size or 0 for source in good)
+        dissection = Dissection(self.options, self._state, size, make=self.dissector)
         output = self.journal.begin()
         try:
             batch = self.make(self.journal, output, dissection)
