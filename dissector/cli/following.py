@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,14 +101,13 @@ def run(
     from amqpscope.dissector.following.dissection import IdleDissector  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
-    from amqpscope.dissector.following.loop import Follower  # noqa: PLC0415
+    from amqpscope.dissector.following.loop import Follower, author  # noqa: PLC0415
 
     without_pandas()
     # The system's allocator returns memory that Arrow's own retain.
     pa.set_memory_pool(pa.system_memory_pool())
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
-    made_by = f"{path} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
 
     def report(progress: "Progress", plan: "Plan") -> None:
@@ -121,6 +119,7 @@ def run(
         done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"
         sys.stderr.write(f"{output}: {done}{waiting}\n")
 
+    made_by = author(path, options, extra)
     with Watch() as watch, Journal(output, schemas, form, compression, note, made_by) as journal:
         follower = Follower(
             Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle,

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, Output, OutputError, claim, empty, replace
+from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, InUseError, Output, OutputError, claim, empty, replace
 from amqpscope.errors import reason
 
 MANIFEST = "manifest.json"
@@ -76,7 +76,7 @@ class Journal:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutputError(f"{self.folder}: another process writes there") from None
+                raise InUseError(f"{self.folder}: another process writes there") from None
             there = self._state.iterdir() if self._state.is_dir() else ()
             self.number = max((int(path.name) for path in there if path.name.isdecimal()), default=0)
             if self.number:

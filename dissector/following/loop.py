@@ -1,6 +1,7 @@
 """Follow a directory: take what is complete, commit it, and wait for more, until nothing comes or the user ends it."""
 
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -49,6 +50,17 @@ class Batch(Protocol):
 Make = Callable[[Journal, Output, Dissection], Batch]
 
 
+def author(folder: str, options: Options, extra: str = "") -> str:
+    """Return what tells whether a journal may go on (`Journal`, `made_by`): the directory, and all that rows depend on.
+
+    Args:
+        folder: the directory.
+        options: of the dissection.
+        extra: what else rows or state depend on.
+    """
+    return f"{folder} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
+
+
 class Dissected:
     """Writes the rows of a dissection as they are."""
 
@@ -76,6 +88,9 @@ class Follower:
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
         until_idle: end when nothing was written to the directory for so many seconds; None: never.
+
+    Attributes:
+        over: whether that was the end.
     """
 
     def __init__(
@@ -93,6 +108,7 @@ class Follower:
         self.folder, self.journal, self.options, self.make = folder, journal, options, make
         self.prepare, self.report, self.watch, self.until_idle = prepare, report, watch, until_idle
         self.dissector = dissector
+        self.over = False
         self._began = time.time()
         self._state = journal.state(NAME)
         self.progress = Dissection(options, self._state).progress
@@ -104,20 +120,27 @@ class Follower:
             StateError: the journal was begun by another release.
             OutputError: tables cannot be written.
         """
-        while not self.watch.over:
-            plan, is_last = self._plan()
-            held = self.progress.held
-            goes_on = held is not None and (plan.until is None or held < plan.until)
-            if plan.sources or goes_on or is_last:
-                try:
-                    is_done = self._batch(plan, is_last)
-                except MissingCaptureError:
-                    is_done = False
-                if is_done:
-                    if is_last:
-                        return
-                    continue
-            self.watch.rest(LOOK_S)
+        while not self.watch.over and not self.over:
+            if not self.step():
+                self.watch.rest(LOOK_S)
+
+    def step(self) -> bool:
+        """Dissect and commit a batch of what is complete; return False if there is nothing, or the user ends it before.
+
+        Raises:
+            OutputError: tables cannot be written.
+        """
+        plan, is_last = self._plan()
+        held = self.progress.held
+        goes_on = held is not None and (plan.until is None or held < plan.until)
+        if not (plan.sources or goes_on or is_last):
+            return False
+        try:
+            is_done = self._batch(plan, is_last)
+        except MissingCaptureError:
+            return False
+        self.over = is_done and is_last
+        return is_done
 
     def _plan(self) -> tuple[Plan, bool]:
         """Return what can be taken, and whether that is all."""
