@@ -252,9 +252,8 @@ def test_a_lost_task_changes_nothing(
     from amqpscope.pipelines import archive  # noqa: PLC0415
 
     fail(monkeypatch, archive, "dissect_part", "killed", tmp_path / "flag")
-    archive.dissect_captures(
-        named([captures]), tmp_path / "out", lambda begin: Options(), {}, spark.sparkContext.master
-    )
+    to = archive.Submission(spark.sparkContext.master, tmp_path / "out")
+    archive.dissect_captures(named([captures]), lambda begin: Options(), to)
     are_those_of_one_process(captures, tmp_path)
 
 
