@@ -73,11 +73,11 @@ class Analyze:
         if following.is_wanted(arguments):
             return self._follow(arguments)
         named = arguments.captures
-        of_tables = len(named) == 1 and is_tables(place(named[0]))
-        settle(retains=of_tables)
-        if of_tables:
+        if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
+            settle(returns_memory=False)
             return self._tables(arguments, place(named[0]))
+        settle()
         return self._captures(arguments)
 
     def _follow(self, arguments: argparse.Namespace) -> int:

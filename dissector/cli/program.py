@@ -23,9 +23,6 @@ GROUP = "amqpscope.commands"
 SHELLS = ("bash", "zsh", "fish")
 """Shells that commands and options can be completed in."""
 HELP_WIDTH = 80
-KEEPING = "MIMALLOC_PURGE_DELAY", "-1"
-"""Read by Arrow's allocator when it is loaded: it keeps what is freed for what comes next. Rows come and go
-in turns, and memory from the system takes a sixth of the time of `analyze`."""
 
 is_running = False
 """Whether this process is the program, not a library user's."""
@@ -77,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     global is_running  # noqa: PLW0603
     is_running = argv is None
     gc.set_threshold(process.COLLECT_AT)
-    os.environ.setdefault(*KEEPING)
+    os.environ.setdefault(*process.KEEPING)
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -140,10 +137,10 @@ def _where(error: Exception) -> str:
     return "cannot write: " if error.filename is None else f"{os.fsdecode(error.filename)}: "
 
 
-def settle(retains: bool = False) -> None:
-    """Set the process up for much work (`process.settle`), where it is the program and not a library user's."""
+def settle(returns_memory: bool = True) -> None:
+    """Set the process up for much work, where it is the program and not a library user's; see `process.settle`."""
     if is_running:
-        process.settle(without_pandas=True, retains=retains)
+        process.settle(returns_memory, without_pandas=True)
 
 
 if __name__ == "__main__":
