@@ -24,7 +24,7 @@ from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED
+from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED, GAP
 from amqpscope.pipelines.walks.command_answers import answer
 from amqpscope.pipelines.walks.command_ends import close, control
 from amqpscope.pipelines.walks.commands import (
@@ -45,15 +45,20 @@ from amqpscope.pipelines.walks.commands import (
     NONE,
     POINT,
     QUEUE_BITS,
+    QUIET,
     RELEASE,
     REQUEST,
     ROLLED,
+    SEEN,
     SELECT,
+    SILENT,
     SPENT_OUT,
     SPENT_PAGES,
     ST,
     START,
     TRANSFER,
+    UNKNOWN,
+    UNSURE,
     Batch,
     Outstanding,
     finish,
@@ -105,9 +110,9 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
         return SPENT_OUT
-    if events[i, EV.NUMBER] >= 0 and more[i, MORE.SLOT] == -1 and (role == TRANSFER or more[i, MORE.ASKS] == 1):
-        if not ask(batch, i, 2 * row + side, of):
-            return SPENT_PAGES
+    asks = role == TRANSFER or more[i, MORE.ASKS] == 1
+    if asks and more[i, MORE.SLOT] == -1 and not ask(batch, i, 2 * row + side, of):
+        return SPENT_PAGES
     if COMPLETED <= role <= RELEASE:
         done = answer(batch, i, row, of)
         return DONE if done else SPENT_OUT
@@ -121,7 +126,10 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
 
 @kernel
 def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
-    """Add a command; return False if there is no free page. What is sent again with its id is the same command."""
+    """Add a command; return False if there is no free page. What is sent again with its id is the same command.
+
+    Which answer is that of a command whose id a gap hides is unknown.
+    """
     events, more, _ = batch
     (accounts, _, _, _), _ = of.sessions
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
@@ -129,6 +137,11 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     queue = more[i, MORE.QUEUE]
     if kind == 0:  # nothing is to be accepted
         finish(of, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        return True
+    if number < 0:
+        outcome = SILENT if kind == QUIET else UNKNOWN if kind == SEEN or kind == UNSURE else NONE
+        finish(of, identity, kind, outcome, -1, GAP, events[i, EV.TS], -1, 0, queue, 0)
+        more[i, MORE.SLOT] = -2
         return True
     ch.note_floor(of.sessions[0], account, of.conn, 1 - side)
     slots = of.ledger[1]

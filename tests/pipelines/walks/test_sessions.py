@@ -400,12 +400,23 @@ def test_sessions_that_were_attached_before_the_capture():
     assert settlements(peers, columns="channel delivery_tag settle_frame_no") == [(1, 7, taken), (2, 7, None)]
 
 
-def test_a_session_in_the_middle_of_a_capture():
+def test_of_a_command_without_an_id_no_answer_is_known():
+    """As in the middle of a capture: its row says so, unless none is needed."""
     peers = Peers(1)
-    peers.transfer(False, delivery_tag=None)
+    for mode, acquire in ((0, 0), (1, 0), (0, 1)):
+        peers.transfer(False, mode=mode, acquire=acquire, delivery_tag=None)
     peers.settle("accept", (7, 7))
     peers.transfer(True, publish_seq=None)
-    assert settlements(peers) == confirms(peers) == []
+    peers.transfer(True, mode=1, publish_seq=None)
+    peers.command(True, "execution.sync", command_id=None)
+    peers.completed(False, (0, 20))
+    assert settlements(peers) == [
+        (None, "none", None, "gap", 0),
+        (None, "auto", None, None, None),
+        (None, "unknown", None, "gap", 2000),
+    ]
+    assert confirms(peers) == [(None, "none", None, "gap", 4000)]
+    assert requests(peers) == [("execution.sync", None, "none", None, "gap")]
 
 
 # ---------------------------------------------------------------------------------------------------------- requests
