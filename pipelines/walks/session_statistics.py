@@ -88,7 +88,7 @@ class SessionStatistics:
             KINDS,
         ),
     }  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
