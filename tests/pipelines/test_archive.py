@@ -189,23 +189,22 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def cluster(folder: Path, home: Path) -> Iterator[str]:
-    """A master and two workers; yield its URL."""
+    """A master and a worker with room for two executors; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = ("127.0.0.1", free.getsockname()[1])
     url = f"spark://{address[0]}:{address[1]}"
     deploy = [str(home / "bin" / "spark-class")]
     at = ["--host", address[0], "--webui-port", "0"]
     commands = [[*deploy, "org.apache.spark.deploy.master.Master", *at, "--port", str(address[1])]]
-    for name in ("first", "second"):
-        own = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)]
-        commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
+    own = ["--cores", "2", "--memory", "1200m", "--work-dir", str(folder / "worker")]
+    commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     variables = os.environ | {"SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
     started: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             started.append(subprocess.Popen(command, **silent, env=variables))
-            while started[0].poll() is None:  # workers look for the master at once, and then seldom
+            while started[0].poll() is None:  # the worker looks for the master at once, and then seldom
                 try:
                     socket.create_connection(address).close()
                     break
@@ -230,7 +229,12 @@ def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
     (folder / "program.py").write_text(KILLED)
     with cluster(folder, home) as master:
         command = [str(home / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
-        given = ("executorEnv.PYTHONPATH=packages", "driver.host=127.0.0.1", "driver.bindAddress=127.0.0.1")
+        given = (
+            "executorEnv.PYTHONPATH=packages",
+            "executor.cores=1",
+            "driver.host=127.0.0.1",
+            "driver.bindAddress=127.0.0.1",
+        )
         given += tuple(f"{each}.extraJavaOptions={BRIEF}" for each in ("driver", "executor"))
         settings = [word for each in given for word in ("--conf", f"spark.{each}")]
         yield [*command, *settings, str(folder / "program.py")], master
