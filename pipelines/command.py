@@ -70,7 +70,7 @@ class Analyze:
         from amqpscope.dissector.cli import following  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
 
-        if following.is_wanted(arguments, {"--master": arguments.master is not None}):
+        if following.is_wanted(arguments):
             return self._follow(arguments)
         named = arguments.captures
         if len(named) == 1 and is_tables(place(named[0])):
@@ -86,6 +86,9 @@ class Analyze:
         from amqpscope.dissector.cli import following as followed  # noqa: PLC0415
         from amqpscope.pipelines import following  # noqa: PLC0415
 
+        if arguments.master is not None:
+            spark_engine("following_on_spark").analyze(arguments)
+            return 0
         options = common.options(arguments)
         make = partial(following.Analysis, options, arguments.transit_window)
         followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
@@ -150,6 +153,9 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     """Write the tables of captures on Spark: `amqpscope dissect --master`. Return the exit status."""
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
+    if arguments.follow:
+        spark_engine("following_on_spark").dissect(arguments)
+        return 0
     archive = spark_engine("archive")
     form = archive.Form(arguments.format, arguments.compression)
     with _progress(of_bytes=True) as advance:

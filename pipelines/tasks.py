@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -100,9 +102,15 @@ class Task:
         else:
             self.output.abort()
 
-    def written(self, counts: Counts | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield what was written and counted."""
+    def written(
+        self, counts: Counts | None = None, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what was written and counted, and files that are written now, by name; in a local folder."""
         rows: list[tuple[object, ...]] = [(part.table, str(part.file), part.rows, None) for part in self.output.parts()]
+        for name, data in files.items():
+            path = Path(str(self.output.folder), name)
+            path.write_bytes(data)
+            rows.append((name, str(path), 0, None))
         if counts is not None:
             rows.append(("", "", 0, pickle.dumps(counts)))
         yield pa.RecordBatch.from_pylist([dict(zip(_WRITTEN.names, row, strict=True)) for row in rows], _WRITTEN)

@@ -60,10 +60,11 @@ class Dissect:
         """
         from amqpscope.dissector.cli import following  # noqa: PLC0415
 
-        if following.is_wanted(arguments, {"--master": arguments.master is not None, "--jobs": arguments.jobs > 1}):
-            return self._follow(arguments)
+        is_followed = following.is_wanted(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
+        if is_followed:
+            return self._follow(arguments)
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415

@@ -67,7 +67,7 @@ class Confirms:
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
     )  # fmt: skip
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -186,7 +186,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
     inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
-    # by a number that is only inferred nobody can be said not to have answered
+    # by a number that is only inferred it is not known that nobody answered
     by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), ch.GAP, out[:, OUT.BY])
     returned = out[:, OUT.RETURNED]
     return conform(

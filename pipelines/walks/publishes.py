@@ -187,6 +187,7 @@ def publish(
     slots[slot, SL.ROW] = row
     slots[slot, SL.FRAME] = events[i, EV.ORDER]
     slots[slot, SL.EXTRA] = extra
+    ch.note_late(channels, account, conn, SERVER, events[i, EV.TS])
     return True
 
 

@@ -73,7 +73,7 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled

@@ -1,4 +1,4 @@
-"""Big captures in ranges: packets, and what is said of captures, are those of one pass, however the file is split."""
+"""Big captures in ranges: packets, and what is reported of captures, are those of one pass, however files are split."""
 
 import struct
 import zlib

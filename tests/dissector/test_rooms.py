@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "dissector": {"moving", "tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
     "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
     "parallel": {"reading", "dissector", "tables", "places", "tls", "tcp", "packets", "capture", "kernels"},
-    "following": {"reading", "dissector", "moving", "tables", "tcp", "packets", "capture", "kernels"},
+    "following": {"parallel", "reading", "dissector", "moving", "tables", "tcp", "packets", "capture", "kernels"},
     "cli": {
         "following",
         "parallel",

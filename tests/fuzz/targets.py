@@ -166,7 +166,7 @@ BEGIN = handshake() + opening(1)
 
 
 def segments(data: bytes, compiled: bool) -> Any:
-    """A connection: before each segment its side and flags, what is skipped or said again, and its length."""
+    """A connection: before each segment its side and flags, what is skipped or sent again, and its length."""
     given, nexts, at = [], [1000, 2000], 1
     settled = bool(data) and data[0] & 1
     if not data or not data[0] & 2:

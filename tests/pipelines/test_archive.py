@@ -11,8 +11,8 @@ import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,12 +32,12 @@ from amqpscope.pipelines import here
 from tests import store
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, recorded
+from tests.pipelines.failing import fail
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-Started = Callable[[Path], AbstractContextManager[tuple[list[str], str]]]
 NAMES = (
     "orders_pika.pcap", "pika_confirms.pcap", "stream_super.pcap", "tls_secrets.pcapng", "seen_twice.pcapng",
     "violations.pcap", "qpid_plain.pcap",
@@ -174,8 +174,6 @@ def killed_once(job, batches):
         (Path(job.folder).parents[1] / "flag").touch(exist_ok=False)
     except FileExistsError:
         return iter(found)
-    if master.startswith("local["):
-        os.kill(os.getpid(), signal.SIGKILL)
     os.kill(parent(os.getppid()), signal.SIGKILL)  # the JVM above the daemon that forked this worker
     time.sleep(60)
 
@@ -191,23 +189,22 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def cluster(folder: Path, home: Path) -> Iterator[str]:
-    """A master and two workers; yield its URL."""
+    """A master and a worker with room for two executors; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = ("127.0.0.1", free.getsockname()[1])
     url = f"spark://{address[0]}:{address[1]}"
     deploy = [str(home / "bin" / "spark-class")]
     at = ["--host", address[0], "--webui-port", "0"]
     commands = [[*deploy, "org.apache.spark.deploy.master.Master", *at, "--port", str(address[1])]]
-    for name in ("first", "second"):
-        own = ["--cores", "1", "--memory", "600m", "--work-dir", str(folder / name)]
-        commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
+    own = ["--cores", "2", "--memory", "1200m", "--work-dir", str(folder / "worker")]
+    commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     variables = os.environ | {"SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
     started: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             started.append(subprocess.Popen(command, **silent, env=variables))
-            while started[0].poll() is None:  # workers look for the master at once, and then seldom
+            while started[0].poll() is None:  # the worker looks for the master at once, and then seldom
                 try:
                     socket.create_connection(address).close()
                     break
@@ -232,30 +229,44 @@ def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
     (folder / "program.py").write_text(KILLED)
     with cluster(folder, home) as master:
         command = [str(home / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
-        given = ("executorEnv.PYTHONPATH=packages", "driver.host=127.0.0.1", "driver.bindAddress=127.0.0.1")
+        given = (
+            "executorEnv.PYTHONPATH=packages",
+            "executor.cores=1",
+            "driver.host=127.0.0.1",
+            "driver.bindAddress=127.0.0.1",
+        )
         given += tuple(f"{each}.extraJavaOptions={BRIEF}" for each in ("driver", "executor"))
         settings = [word for each in given for word in ("--conf", f"spark.{each}")]
         yield [*command, *settings, str(folder / "program.py")], master
 
 
-@contextmanager
-def local(_: Path) -> Iterator[tuple[list[str], str]]:
-    """How a program starts on this machine, where each task has two attempts; and the master."""
-    yield [sys.executable, "-c", KILLED], "local[2,2]"
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
-@pytest.mark.parametrize("started", [local, submitted])
-def test_a_lost_task_or_executor_changes_nothing(started: Started, captures: Path, tmp_path: Path) -> None:
-    """The blocks that an executor kept are lost with it, and cut again."""
-    with started(tmp_path) as (command, master):
+def test_a_lost_executor_changes_nothing(captures: Path, tmp_path: Path) -> None:
+    """The blocks that it kept are lost with it, and cut again."""
+    with submitted(tmp_path) as (command, master):
         variables = os.environ | {"PYSPARK_PYTHON": sys.executable}
         given = [str(captures), str(tmp_path / "out"), master]
         subprocess.run([*command, *given], check=True, capture_output=True, env=variables)
-    main(["dissect", str(captures), "-o", str(tmp_path / "one")])
-    assert (tmp_path / "flag").exists()
-    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "one")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {NOTE, *schemas()}
+    are_those_of_one_process(captures, tmp_path)
+
+
+def test_a_lost_task_changes_nothing(
+    spark: SparkSession, captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    fail(monkeypatch, archive, "dissect_part", "killed", tmp_path / "flag")
+    to = archive.Submission(spark.sparkContext.master, tmp_path / "out")
+    archive.dissect_captures(named([captures]), lambda begin: Options(), to)
+    are_those_of_one_process(captures, tmp_path)
+
+
+def are_those_of_one_process(captures: Path, folder: Path) -> None:
+    """Whether the tables in a folder are, of which a task was lost."""
+    assert (folder / "flag").exists()
+    main(["dissect", str(captures), "-o", str(folder / "one")])
+    assert rows_of(folder / "out") == rows_of(folder / "one")
+    assert {path.name for path in (folder / "out").iterdir()} == {NOTE, *schemas()}
 
 
 def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ARGUMENTS = {"exchange", "routing_key", "redelivered"}
 CONTENTS = st.tuples(st.none() | SEGMENTS, st.none() | st.binary(max_size=300))
 
 
-def said(operation: Any, content: Any, channel: int, largest: int) -> tuple[int, bytes, Row]:
+def sent(operation: Any, content: Any, channel: int, largest: int) -> tuple[int, bytes, Row]:
     """Who says an operation, the bytes of its frames, and the columns of the row that completes it."""
     method, values, sync = operation
     structs, body = content if method.content else (None, None)
@@ -45,7 +45,7 @@ def test_operations_and_messages_round_trip(operations: list[Any], largest: int,
     wanted, messages = [], []
     for operation, content, channel in operations:
         method = operation[0]
-        side, data, columns = said(operation, content, channel, largest)
+        side, data, columns = sent(operation, content, channel, largest)
         tape.send(side, data, cuts)
         wanted.append((method, columns))
         if method.content:
