@@ -78,6 +78,10 @@ class OutputError(Error):
     """The output cannot be written; the message is one line."""
 
 
+class InUseError(OutputError):
+    """Another process writes there."""
+
+
 class Part(NamedTuple):
     """A part file of a table."""
 
