@@ -109,11 +109,12 @@ def test_ids_wrap():
     ]
 
 
-def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before():
+@pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
+def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before(code):
     peers = Peers(1)
     peers.begin()
     peers.transfer(True)
-    peers.lose(from_client=False)
+    peers.lose(from_client=False, code=code)
     peers.transfer(True)
     done = peers.completed(False, (0, 1))
     assert confirms(peers) == [(0, "none", None, "gap", 5000), (1, "ack", done, None, None)]
