@@ -375,6 +375,30 @@ def test_in_a_distributed_transaction_what_is_accepted_takes_effect_with_the_res
     ]
 
 
+def test_whether_a_branch_is_open_is_unknown_after_a_gap():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "dtx.select")
+    for _ in range(2):
+        peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.lose(from_client=True)
+    peers.settle("accept", (1, 1))
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "ack", None), (1, "none", "gap")]
+
+
+def test_a_session_that_commits_has_transactions():
+    """Also where its tx.select is not in the capture."""
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.commit")
+    peers.completed(False, (0, 0))
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "none", "rollback")]
+
+
 def test_a_branch_that_is_not_over_at_the_end_of_the_capture():
     peers = Peers(1)
     peers.begin()
