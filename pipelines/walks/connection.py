@@ -67,11 +67,12 @@ _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
         "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
-        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-cut",
+        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-head-wrong",
+        "frame-too-short", "frame-cut",
     )
 )  # fmt: skip
 """Anomalies after which frames of that direction may be missing, where they have a frame number."""
-_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10, FRAME_CUT = _GAP_CODES
+FRAME_CUT = _GAP_CODES[-1]
 _CHANNEL_WRONG, _CONTENT_UNEXPECTED = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
 _CONNECTION = what(CONNECTIONS)
 _CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
@@ -93,7 +94,7 @@ def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
 @kernel
 def is_gap(what: int) -> bool:
     """Return whether an anomaly means that frames may be missing before its frame number."""
-    return what in (_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10, FRAME_CUT)
+    return what in _GAP_CODES
 
 
 @kernel
