@@ -6,7 +6,7 @@ from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.channels import ACC, ANSWERED, CAPTURE_END, CONNECTION_CLOSE, GAP, ROLLBACK
+from amqpscope.pipelines.walks.channels import ACC, ANSWERED, CAPTURE_END, CONNECTION_CLOSE, EVICTED, GAP, ROLLBACK
 from amqpscope.pipelines.walks.commands import (
     ATTACH,
     AUTO,
@@ -102,7 +102,7 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
         elif kind == UNSURE:
             outcome = UNKNOWN
-        elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END):
+        elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END or by == EVICTED):
             goes_on = rows[row, SE.KEY] ^ of.state[ST.SCOPE]
         finish(of, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
         following = lg.following(of.ledger, slot)
