@@ -197,5 +197,6 @@ def _going_on(connections: pa.Table, ended: pa.Array, tables: Iterable[pa.Table]
     )
     rows = connections.filter(goes_on)
     columns = {name: rows[name] for name in rows.column_names}
-    columns |= {name: pa.nulls(len(rows), rows[name].type) for name in ("closed_by", "closed_ts_ns")}
+    unknown = ("closed_by", "closed_ts_ns", "handshake_outcome")
+    columns |= {name: pa.nulls(len(rows), rows[name].type) for name in unknown}
     return pa.table(columns | {"last_ts_ns": pa.repeat(pa.scalar(OPEN_NS), len(rows))})

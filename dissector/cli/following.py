@@ -94,18 +94,14 @@ def run(
         extra: further options on which rows or state depend.
         dissector: makes the dissector of each batch (`loop.Follower`).
     """
-    import pyarrow as pa  # noqa: PLC0415
-
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
     from amqpscope.dissector.following.dissection import IdleDissector  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
     from amqpscope.dissector.following.loop import Follower, author  # noqa: PLC0415
 
-    without_pandas()
-    # The system's allocator returns memory that Arrow's own retain.
-    pa.set_memory_pool(pa.system_memory_pool())
+    settle()
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}

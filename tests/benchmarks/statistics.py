@@ -44,7 +44,7 @@ EPOCH = 50_000
 
 HERE = """
 import os, sys
-from amqpscope.dissector.cli.program import KEEPING
+from amqpscope.dissector.parallel.process import KEEPING
 os.environ.setdefault(*KEEPING)
 from pathlib import Path
 from amqpscope.pipelines.here import analyze_folder

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 import pytest
@@ -11,10 +11,11 @@ from pamqp import commands
 from tests.captures.damage.bodies import full_of_frames
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, late, lossy, numbered, snapped
+from tests.dissector import runs
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.recordings import covered
-from tests.dissector.runs import Row, dissect_packets, recorded, rows
+from tests.dissector.runs import Row, recorded, rows
 from tests.dissector.stream import wire as stream
 from tests.dissector.stream.runs import Wire
 from tests.dissector.wire import (
@@ -43,6 +44,8 @@ RECORDED = [
     "channel_reopened.pcap", "stream_chunks.pcap", "stream_rstream.pcap", "stream_js.pcap",
 ]  # fmt: skip
 BEGIN = handshake() + opening(1)
+pytestmark = pytest.mark.compiled
+dissect_packets = partial(runs.dissect_packets, compiled=True)
 
 
 @cache
@@ -52,9 +55,14 @@ def capture_of(name: str) -> tuple[Capture, dict[str, pa.Table]]:
     return capture, dissect_packets(capture.packets, link)
 
 
-def score(capture: Capture, whole: dict[str, pa.Table], damaged: list[Packet]) -> Score:
+@cache
+def sent_in(name: str) -> Sent:
+    return Sent.of(*capture_of(name))
+
+
+def score(sent: Sent, damaged: list[Packet]) -> Score:
     """What is found of a damaged capture: nothing but what was sent, and all that can be reached."""
-    total = compare(Sent.of(capture, whole), damaged, dissect_packets(damaged, capture.link, check=True))
+    total = compare(sent, damaged, dissect_packets(damaged, sent.capture.link, check=True))
     assert total.made_up + total.wrong == []
     assert [str(missed) for missed in total.missed if missed.reachable] == []
     return total
@@ -74,10 +82,9 @@ def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
 @pytest.mark.parametrize("way", HARMFUL)
 @pytest.mark.parametrize("name", RECORDED + QPID)
 def test_what_is_still_whole_is_found(name: str, way: str) -> None:
-    capture, whole = capture_of(name)
-    total = Score()
+    sent, total = sent_in(name), Score()
     for seed in range(2):
-        total.add(score(capture, whole, HARMFUL[way](capture, random.Random(f"{seed} {name}"))))
+        total.add(score(sent, HARMFUL[way](sent.capture, random.Random(f"{seed} {name}"))))
     # what little a segment shows after the end of a frame is not believed
     least = 0.9 if way.startswith("snapped") else 0.99
     assert total.reached + total.found >= least * (total.reachable + total.behind) > 0
@@ -113,7 +120,7 @@ def test_a_capture_that_is_cut_has_the_rows_before(name: str, share: float) -> N
 def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None:
     rnd = random.Random(f"{way} {largest} {segment}")
     capture = Capture(full_of_frames(rnd, largest, segment), 1)
-    total = score(capture, dissect_packets(capture.packets), HARMFUL[way](capture, rnd))
+    total = score(Sent.of(capture, dissect_packets(capture.packets)), HARMFUL[way](capture, rnd))
     assert total.reached + total.found >= 0.99 * (total.reachable + total.behind) > 0
 
 
@@ -128,7 +135,7 @@ def test_frames_in_a_body_that_began_after_the_gap_are_none() -> None:
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     capture = Capture(numbered(tape.packets), 1)
     packets = [p for p in capture.packets if p.interface != begin + 1]
-    assert score(capture, dissect_packets(capture.packets), packets).missed == []
+    assert score(Sent.of(capture, dissect_packets(capture.packets)), packets).missed == []
 
 
 def test_records_that_hold_frames_do_not_tell_who_is_the_client() -> None:
@@ -169,7 +176,7 @@ def test_frames_that_end_where_the_snap_length_cuts_are_none(shown: int) -> None
     tape.say(CLIENT, data, range(1448, len(data), 1448))
     capture = Capture(numbered(tape.end().packets), 1)
     snapped = [replace(p, data=p.data[: 54 + shown], length=p.wire) for p in capture.packets]
-    assert score(capture, dissect_packets(capture.packets), snapped).invented == 0
+    assert score(Sent.of(capture, dissect_packets(capture.packets)), snapped).invented == 0
 
 
 @pytest.mark.parametrize("aligned", [0, 1, 7])
@@ -183,7 +190,7 @@ def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
     tape.play([(CLIENT, b"".join(publish(b"behind")))] * 3)
     capture = Capture(numbered(tape.packets), 1)
     damaged = [p for p in capture.packets if p.interface != begin + 1]
-    total = score(capture, dissect_packets(capture.packets), damaged)
+    total = score(Sent.of(capture, dissect_packets(capture.packets)), damaged)
     assert total.missed == []
 
 

@@ -20,8 +20,8 @@ from tests.dissector.runs import FOLDER, SETS, dissect, recorded, tables
 RECORDINGS = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 SEVERAL = ("stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap")
 DAMAGED = ("tls_sessions_13.pcap", "stream_rstream.pcap", "failed_calls.pcap", "qpid_props.pcap")
-LARGE = 1 << 17
-"""Bytes of a recording from which on more packets are read at a time."""
+BORDERS = 8
+"""Batches that a recording is read in, about, unless it has less than 1500 bytes for each."""
 COMPILED = ("stream_super.pcap", "tls_sessions.pcap", "lossy_link.pcap", "interleaved_channels.pcap")
 
 
@@ -38,9 +38,8 @@ def relayed(path: Path, batch_bytes: int, options: Options, compiled: bool = Fal
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_state_may_move_at_any_border(path: Path) -> None:
-    large = path.stat().st_size > LARGE
     options = options_of(path)
-    relay = relayed(path, 1 << 16 if large else 1500, options)
+    relay = relayed(path, max(1500, path.stat().st_size // BORDERS), options)
     found = by_connection(tables(relay, options))
     assert relay.borders > 1
     assert found == by_connection(dissect(path, options=options))

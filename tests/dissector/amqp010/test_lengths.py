@@ -34,11 +34,12 @@ def played(side: int, frames: list[bytes], segment: int, begin: list[Turn] = BEG
     return tape.end().packets
 
 
-def sizes(packets: list[Packet], compiled: bool = False) -> list[tuple[str, int]]:
-    found = rows(dissect_packets(packets, compiled=compiled)["amqp010_frames"])
+def sizes(packets: list[Packet]) -> list[tuple[str, int]]:
+    found = rows(dissect_packets(packets, compiled=True)["amqp010_frames"])
     return [(row["segment_type"], row["size"]) for row in found]
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("bit", [bit for bit in range(96) if bit not in CHANNEL])
 def test_behind_a_flipped_bit_two_frames_are_lost_at_most(bit: int) -> None:
     """Of acceptances, and of messages that state their size."""
@@ -77,6 +78,7 @@ def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, com
         assert [row["body_size"] for row in rows(found["messages"])] == [8_000, 5]
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("states_size", [True, False])
 def test_frames_in_a_body_are_none_where_its_head_is_damaged(states_size: bool) -> None:
     """But for its size, if nothing else states that."""
@@ -87,7 +89,7 @@ def test_frames_in_a_body_are_none_where_its_head_is_damaged(states_size: bool) 
         if bit not in CHANNEL and (states_size or bit not in SIZE):
             damaged = bytearray(last)
             damaged[bit // 8] ^= 0x80 >> bit % 8
-            found = dissect_packets(played(CLIENT, [*frames, bytes(damaged), *ACCEPT * 9], 1448))
+            found = dissect_packets(played(CLIENT, [*frames, bytes(damaged), *ACCEPT * 9], 1448), compiled=True)
             assert [row["body_size"] for row in rows(found["messages"]) if row["body_size"] == len(b"inner")] == []
 
 

@@ -215,7 +215,7 @@ def any_credit(chance: random.Random, number: int) -> Peers:
     return peers
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_anything_in_every_manner(seed):
     chance = random.Random(seed)
     same_in_every_manner(tables_of(*(any_credit(chance, number) for number in range(1, 8))), MessageCredit)
