@@ -39,7 +39,7 @@ class Connection(NamedTuple):
     ID: int  # connection_id
     HAS_ROW: int  # 1: it has a row in `connections`
     SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
-    CLOSED: int  # 1: there was a FIN or RST
+    CLOSED: int  # 1: there was a FIN or RST; 2: it was evicted
     PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
     SEEN_SERVER: int  # 1: frames of that side were seen
     SEEN_CLIENT: int
@@ -168,7 +168,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
         conn[CONN.HAS_ROW] = 1
         closed = events[i, EV.NUMBER]
         conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
-        conn[CONN.CLOSED] = 1 if events[i, EV.MULTIPLE] == 1 else 0
+        conn[CONN.CLOSED] = events[i, EV.MULTIPLE]
         conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
         if events[i, EV.RESPONSE] == 1:
             conn[CONN.SPOKEN] = 1

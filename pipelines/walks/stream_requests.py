@@ -16,7 +16,7 @@ import numpy as np
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.channels import ANSWERED, CAPTURE_END, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER
+from amqpscope.pipelines.walks.channels import ANSWERED, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER, silenced_by
 from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what
 from amqpscope.pipelines.walks.open_requests import FO, NONE, REFUSED, State
@@ -279,13 +279,11 @@ def end_stream(state: State) -> None:
         while heap[SH.OLDEST_SERVER + side] >= 0:
             node = heap[SH.OLDEST_SERVER + side]
             frame = nodes[node, SN.FRAME]
-            how = CAPTURE_END
+            how = silenced_by(conn)
             ts = nodes[node, SN.TS]
             end = NEVER
             if conn[CONN.HAS_ROW] == 1:
                 ts = conn[CONN.SILENCE_TS]
-                if conn[CONN.CLOSED] == 1:
-                    how = CONNECTION_CLOSE
             closed = conn[CONN.SERVER_CLOSE + other]
             if closed >= 0 and closed < frame:
                 how = DISCARDED
