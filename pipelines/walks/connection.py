@@ -144,7 +144,7 @@ def note_late(conn: Array, gaps: Array, side: int, frame: int) -> None:
 def is_late(conn: Array, gaps: Array, side: int, frame: int) -> bool:
     """Return whether a frame may be late: one that a frame of this side, with a smaller number, may have answered."""
     row = first_gap(conn, gaps, side, frame)
-    return row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame
+    return bool(row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame)
 
 
 @kernel
@@ -203,7 +203,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
 @kernel
 def is_closed(conn: Array) -> bool:
     """Return whether the connection was closed so far: what is cut then is not cut by the end of the capture."""
-    return conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0
+    return bool(conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0)
 
 
 @kernel
@@ -244,4 +244,4 @@ def first_gap(conn: Array, gaps: Array, side: int, frame: int) -> int:
 def may_lack(conn: Array, gaps: Array, side: int, after: int, before: int) -> bool:
     """Return whether frames of a side may be missing between two frames."""
     row = first_gap(conn, gaps, side, after)
-    return row >= 0 and gaps[row, GAP_SINCE] < before
+    return bool(row >= 0 and gaps[row, GAP_SINCE] < before)
