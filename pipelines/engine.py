@@ -92,16 +92,23 @@ class Engine:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         tables: the tables of statistics to make.
+        deliveries: whether messages may be deliveries; without any there are no transits.
 
     Attributes:
         pool: threads that prepare rows and walk; `finish` ends them.
     """
 
-    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
+    def __init__(
+        self,
+        compiled: bool = False,
+        window_ns: int = HOUR_NS,
+        tables: Sequence[str] = TABLES,
+        deliveries: bool = True,
+    ) -> None:
         self.compiled = compiled
         self.window_ns = window_ns
         self.tables = frozenset(tables)
-        self.rows = rows_for(tables)
+        self.rows = rows_for(tables) - (frozenset() if deliveries else {KEYED})
         self.chains = chains(compiled, tables)
         self.gathered = Gathered(needs_of(self.chains), compiled)
         self.latencies = Latencies()

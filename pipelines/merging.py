@@ -24,12 +24,13 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.pipelines.walks.connection import is_gap
+from amqpscope.pipelines.walks.connection import FRAME_CUT, is_gap
 from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, WORDS, what
 from amqpscope.pipelines.walks.store import declare
 from amqpscope.pipelines.walks.walk import Needs
 
-_GAPS = pa.array([word for word in range(WORDS) if is_gap(word)], pa.int16())
+_GAPS = pa.array([word for word in range(WORDS) if is_gap(word) and word != FRAME_CUT], pa.int16())
+"""Anomalies after which frames may be missing; nothing comes after a cut one."""
 MERGED = (FRAMES, FRAMES_010)
 """Tables whose frames are merged."""
 _CONTENT = "content_size"

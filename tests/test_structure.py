@@ -1,4 +1,4 @@
-"""The structure of all packages: imports go one way, modules are short, and CONTRIBUTING maps them."""
+"""The structure of all packages: imports go one way, modules and kernels are short, and CONTRIBUTING maps them."""
 
 import ast
 import re
@@ -16,6 +16,9 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 LONGEST = 450
+PARAMETERS, LINES = 10, 80
+"""Of a kernel; one that has more says why: "... because ..."."""
+MARKS = {"kernel", "proven", "called"}
 MAPPED = ("spec", "dissector", "pipelines")
 """Packages of which CONTRIBUTING names each module."""
 
@@ -46,6 +49,14 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_short(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_kernels_are_short_and_take_few_parameters(module: str) -> None:
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and MARKS & {ast.unparse(each) for each in node.decorator_list}:
+            is_small = len(node.args.args) <= PARAMETERS and node.end_lineno - node.lineno < LINES
+            assert is_small or " because " in (ast.get_docstring(node) or ""), node.name
 
 
 @pytest.mark.parametrize("package", MAPPED)

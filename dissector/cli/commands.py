@@ -60,23 +60,20 @@ class Dissect:
         """
         from amqpscope.dissector.cli import following  # noqa: PLC0415
 
-        if following.is_wanted(arguments, {"--master": arguments.master is not None, "--jobs": arguments.jobs > 1}):
-            return self._follow(arguments)
+        is_followed = following.is_wanted(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
-        import pyarrow as pa  # noqa: PLC0415
-
+        if is_followed:
+            return self._follow(arguments)
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
-        without_pandas()
-        # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
-        pa.set_memory_pool(pa.system_memory_pool())
+        settle()
         sources, options, status = common.sources(arguments)
         if arguments.jobs > 1 and any(source.size is None for source in sources):
             raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")

@@ -18,7 +18,6 @@ from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Plan, dissect, planned
-from amqpscope.dissector.parallel.arrangement import surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
@@ -56,8 +55,8 @@ class Dissection:
         """
         path = self.folder / "plan"
         if not path.exists():
-            surveys = surveyed(self.sources, self._surveys)
-            share(self.folder, {path.name: partial(_write, planned(surveys, self.options))})
+            plan = planned(self.sources, self._surveys, self.options)
+            share(self.folder, {path.name: partial(_write, plan)})
         found: Plan = _read(path)
         return found
 

@@ -30,7 +30,7 @@ from amqpscope.dissector.protocols.state import (
     Walk,
 )
 from amqpscope.dissector.tcp.order import ANYWHERE
-from amqpscope.dissector.tcp.state import Chunk
+from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 class Framing:
@@ -131,18 +131,18 @@ class Framing:
         head = state == HEAD
         inside = (state == PAYLOAD) | (state == END) | (head & (self.parsers[rows, Parser.HEADS] > 0))
         if inside.any():
-            yield self._cuts(rows[inside], head_bytes, end_bytes)
+            yield self._cuts(rows[inside], facts, head_bytes, end_bytes)
         walk = self.walk(Buffer(np.zeros(0, np.uint8), 0), facts)
         for row in rows[self.parsers[rows, Parser.CHAIN] >= 0].tolist():
             call(drop_chain, self.compiled, walk, row)
 
-    def _cuts(self, rows: Ints, head_bytes: int, end_bytes: int) -> Ints:
+    def _cuts(self, rows: Ints, facts: Ints, head_bytes: int, end_bytes: int) -> Ints:
         parsers = self.parsers[rows]
         head = parsers[:, Parser.STATE] == HEAD
         faults = np.zeros((Fault.WIDTH, len(rows)), np.int64)
         faults[Fault.CODE] = CUT
         faults[Place.SLOT], faults[Place.SIDE] = rows // 2, rows % 2
-        faults[Place.NUMBER] = -1
+        faults[Place.NUMBER] = facts[rows // 2, Facts.FRAMES]  # its length may be wrong: then it has others in it
         faults[Fault.CHANNEL] = np.where(head, -1, parsers[:, Parser.CHANNEL])
         faults[Fault.POS] = parsers[:, Parser.POS]
         rest = parsers[:, Parser.SIZE] - parsers[:, Parser.GOT] + end_bytes
@@ -163,10 +163,14 @@ class Framing:
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Return which connections may lack the last frames of a direction: its boundary was lost for good."""
+        """Return which connections may lack the last frames of a direction: its boundary was lost for good.
+
+        A head that cannot be right hides nothing if it is the last that was sent.
+        """
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
-        return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1))
+        alone = (parsers[:, :, Parser.DAMAGED] == 1) & (parsers[:, :, Parser.SKIPPED] == parsers[:, :, Parser.WANTED])
+        return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost & ~alone).any(1))
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

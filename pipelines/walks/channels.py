@@ -13,7 +13,17 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
+from amqpscope.pipelines.walks.connection import (
+    CLIENT,
+    CONN,
+    GAP_FRAME,
+    GAP_SINCE,
+    GAP_TS,
+    first_gap,
+    is_late,
+    is_missing,
+    may_lack,
+)
 from amqpscope.pipelines.walks.events import EV, FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown
 
@@ -134,6 +144,14 @@ def note_floor(channels: Channels, account: int, conn: Array, side: int) -> None
         accounts[account, ACC.FLOOR] = accounts[account, ACC.LAST]
 
 
+@kernel
+def note_late(channels: Channels, account: int, conn: Array, side: int, ts: int) -> None:
+    """Note that a late message, added last, may already have been answered by this side: it counts like a gap."""
+    if ts < conn[CONN.LATE_SERVER + CLIENT - side]:
+        accounts = channels[0]
+        accounts[account, ACC.FLOOR] = accounts[account, ACC.LAST]
+
+
 @called
 def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: int, ts: int, since: int) -> None:
     """Note a cut answer: it may answer anything outstanding on this channel."""
@@ -193,9 +211,9 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
     """Return why nobody answered a frame, and when that was certain (-1: unknown).
 
-    What is sent after the other side's close is discarded. Otherwise it was outstanding until the first close, until
-    the channel number was opened again, or until the connection fell silent; or until the first gap that may hold its
-    answer, if that begins before this end.
+    What is sent after the other side's close is discarded, unless the channel may have been opened again in a gap.
+    Otherwise it was outstanding until the first close, until the channel number was opened again, or until the
+    connection fell silent; or until the first gap that may hold its answer, if that begins before this end.
 
     Args:
         channels: see the module.
@@ -211,13 +229,15 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
     for who in range(2):
         at, ts, why = conn[CONN.SERVER_CLOSE + who], conn[CONN.SERVER_CLOSE_TS + who], CONNECTION_CLOSE
         own = accounts[account, ACC.SERVER_CLOSE + who]
+        if 0 <= own < frame and may_lack(conn, gaps, CLIENT, own, frame):
+            return GAP, -1  # the channel was opened again in it
         if own >= 0 and (at < 0 or own < at):
             at, ts, why = own, accounts[account, ACC.SERVER_CLOSE_TS + who], CHANNEL_CLOSE
         if at >= 0 and who == side:
             heard, heard_ts = at, ts
         if at >= 0 and at < end:
             end, end_ts, by = at, ts, why
-    if frame > heard:
+    if frame > heard and not is_late(conn, gaps, side, frame):
         return DISCARDED, heard_ts
     if accounts[account, ACC.REOPENED] >= 0 and accounts[account, ACC.REOPENED] < end:
         end, end_ts, by = accounts[account, ACC.REOPENED], accounts[account, ACC.REOPENED_TS], CHANNEL_CLOSE

@@ -12,16 +12,22 @@ from amqpscope.pipelines.walks.commands import (
     ACCEPT,
     ACCEPTED,
     ACK,
+    BRANCH_BITS,
     COMMIT,
     COMMITTING,
+    COMMITTING_BRANCH,
     COMPLETED,
     EXCEPTION,
     KIND,
     MORE,
     NONE,
+    REQUEST,
     RESULT,
+    ROLLED,
+    ROLLING_BACK,
     SEVERAL_BIT,
     ST,
+    UNSURE,
     Batch,
     Outstanding,
     finish,
@@ -46,7 +52,8 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     account = 2 * row + 1 - side
     named = role == RESULT or role == EXCEPTION
-    pending = role == ACCEPT and side == CLIENT and rows[row, SE.TRANSACTION] == 1
+    branch = rows[row, SE.BRANCH]
+    pending = role == ACCEPT and side == CLIENT and (rows[row, SE.TRANSACTION] == 1 or branch != 0)
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
@@ -81,9 +88,10 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                     if found > 1:
                         break
                 elif made != NONE and pending:
-                    mark(of, slot, ACCEPTED)
-                    of.ledger[1][slot, SL.EXTRA] |= SEVERAL_BIT * state[ST.SEVERAL]
+                    accept(of, slot, branch)
                 elif made != NONE:
+                    if role == RESULT and not end_branch(batch, i, slot, row, of):
+                        return False
                     if state[ST.OUT] >= len(of.out):
                         return False
                     settle(batch, i, slot, made, of)
@@ -150,3 +158,53 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         slot = following
     rows[row, SE.COMMIT] = -1
     return True
+
+
+@kernel
+def accept(of: Outstanding, slot: int, branch: int) -> None:
+    """Note that a delivery is accepted in a transaction; `branch`: in this one of a distributed transaction."""
+    mark(of, slot, ACCEPTED)
+    slots = of.ledger[1]
+    kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
+    slots[slot, SL.EXTRA] = kept | (SEVERAL_BIT * of.state[ST.SEVERAL]) | (branch << BRANCH_BITS)
+
+
+@called
+def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) -> bool:
+    """Apply the result of a command that ends a branch to what was accepted in it; return False without room."""
+    events, more, _ = batch
+    accounts, rows = of.sessions[0][0], of.sessions[1]
+    slots = of.ledger[1]
+    ended = slots[request, SL.EXTRA]
+    kind = effect_of(ended & KIND, more[i, MORE.STATUS])
+    if kind == ACCEPTED:
+        return True
+    if kind == ROLLED:
+        rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
+    slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
+    while slot >= 0:
+        following = lg.following(of.ledger, slot)
+        extra = slots[slot, SL.EXTRA]
+        if extra & KIND == ACCEPTED and extra >> BRANCH_BITS == ended >> BRANCH_BITS:
+            if of.state[ST.OUT] >= len(of.out):
+                return False
+            mark(of, slot, kind)
+            if kind == COMMITTING:
+                settle(batch, i, slot, ACK, of)
+        slot = following
+    return True
+
+
+@kernel
+def effect_of(request: int, status: int) -> int:
+    """Return what a result of this status (xa-status) makes of what is accepted in a branch; ACCEPTED: it stays so.
+
+    Whether a branch with mixed or unknown results (xa-heurmix, xa-heurhaz) has accepted a delivery is unknown.
+    """
+    if request == REQUEST or status < 0 or status > 6:
+        return ACCEPTED
+    if status == 0:
+        return COMMITTING if request == COMMITTING_BRANCH else ROLLED if request == ROLLING_BACK else ACCEPTED
+    if status == 4:
+        return COMMITTING
+    return UNSURE if status == 3 or status == 6 else ROLLED

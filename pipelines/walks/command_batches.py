@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.walks.commands import EXPECTED, MORE, ROLES, TRANSFER, Batch
-from amqpscope.pipelines.walks.digests import combined
+from amqpscope.pipelines.walks.digests import NOT_ZERO, combined, hashed
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.walks.latest import last_before
 from amqpscope.pipelines.walks.names import NONE, Names
@@ -27,10 +28,16 @@ SETS = {"session.completed": "commands", "session.expected": "commands"} | dict.
 """Methods with ids of commands, and the column that has them."""
 FRAME_COLUMNS = (
     "session", "sync", "command_id_sequence_no", "code", "error_code", "timeout", "commands", "transfers", "queue",
-    "destination", "text", "description", "value",
+    "destination", "text", "description", "value", "xid",
 )  # fmt: skip
 SCOPE = ("user", "vhost", "server_ip")
 """Columns of connections: names of sessions are those of a user, on a virtual host of a broker."""
+_BRANCH = (1 << 31) - 1
+"""The bits of a branch's digest that are used."""
+_STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
+"""The result of a step of a distributed transaction."""
+_RESULT = what(FRAMES_010, "execution.result")
+_OF_BRANCHES = [what(FRAMES_010, f"dtx.{name}") for name in ("start", "prepare", "commit", "rollback")]
 _SUBSCRIBE = what(FRAMES_010, "message.subscribe")
 _DELIVER = what(MESSAGES, KINDS[1])
 SUBSCRIPTIONS = 1 << 16
@@ -123,8 +130,28 @@ def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:
         more[:, MORE.CODE] = np.maximum(more[:, MORE.CODE], events.ints({FRAMES_010: column})[at])
     more[:, MORE.MODE] = events.ints({MESSAGES: "accept_mode"})[at]
     more[:, MORE.ACQUIRE] = events.ints({MESSAGES: "acquire_mode"})[at]
+    more[:, MORE.BRANCH] = _branches(events, at, words)
+    results = np.flatnonzero(words == _RESULT)
+    if len(results):
+        more[results, MORE.STATUS] = statuses(events.take(FRAMES_010, at[results], ("value",))["value"]).fill_null(-1)
     more[:, MORE.QUEUE] = queues.of(events, at, more[:, MORE.SESSION])
     return matrix, more, _ranges(events, at, words, more)
+
+
+def _branches(events: Events, at: Ints, words: Ints) -> Ints:
+    """Return digests of the branches that commands of dtx name; 0 for all others."""
+    found = np.zeros(len(at), np.int64)
+    mine = np.flatnonzero(np.isin(words, _OF_BRANCHES))
+    if len(mine):
+        digests = hashed(events.take(FRAMES_010, at[mine], ("xid",))["xid"]) & _BRANCH
+        found[mine] = np.maximum(digests, NOT_ZERO)
+    return found
+
+
+def statuses(values: pa.ChunkedArray) -> pa.Array:
+    """Return the statuses (xa-status, int64) in values of execution.result, null for results of other classes."""
+    status = pc.struct_field(pc.extract_regex(values.cast(pa.string()), _STATUS), "status")
+    return status.cast(pa.int64()).combine_chunks()
 
 
 def _sessions(events: Events, at: Ints) -> Ints:

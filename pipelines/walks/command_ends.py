@@ -6,10 +6,20 @@ from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.channels import ACC, ANSWERED, CAPTURE_END, CONNECTION_CLOSE, GAP, ROLLBACK
+from amqpscope.pipelines.walks.channels import (
+    ACC,
+    ANSWERED,
+    CAPTURE_END,
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    GAP,
+    ROLLBACK,
+)
 from amqpscope.pipelines.walks.commands import (
+    ACCEPTED,
     ATTACH,
     AUTO,
+    BRANCH_BITS,
     DETACH,
     DETACHED,
     DOUBTED,
@@ -104,6 +114,10 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             outcome = UNKNOWN
         elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END):
             goes_on = rows[row, SE.KEY] ^ of.state[ST.SCOPE]
+        elif kind == ACCEPTED and (by == CHANNEL_CLOSE or by == CONNECTION_CLOSE):
+            branch = extra >> BRANCH_BITS
+            if branch != 0 and branch != rows[row, SE.BRANCH]:  # another session may end it
+                outcome = UNKNOWN
         finish(of, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
         following = lg.following(of.ledger, slot)
         lg.remove(of.ledger, accounts, slot)

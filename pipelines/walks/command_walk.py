@@ -6,10 +6,11 @@ frame on:
 | command | answered by |
 |---|---|
 | message.transfer of the client (a publish) | session.completed; refused by reject, release, exception |
-| message.transfer of the server (a delivery) | message.accept (in a transaction: after tx.commit), reject, release |
+| message.transfer of the server (a delivery) | message.accept, reject, release |
 | the same where nothing is acquired | these, or session.completed: there need not be an answer |
 | any other that asks (sync, or one with a result) | execution.result, session.completed, execution.exception |
 
+In a transaction, message.accept takes effect with the completion of tx.commit, or the result of dtx.commit.
 session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
 unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
 and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
@@ -23,32 +24,41 @@ from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED
+from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED, GAP
 from amqpscope.pipelines.walks.command_answers import answer
 from amqpscope.pipelines.walks.command_ends import close, control
 from amqpscope.pipelines.walks.commands import (
     ACCEPTED,
     ATTACH,
     AUTO,
+    BRANCH_BITS,
     COMMIT,
     COMMITTING,
     COMPLETED,
     DELIVERY,
     DONE,
     DOUBTED,
+    END,
     EXPECTED,
     KIND,
     MORE,
     NONE,
     POINT,
     QUEUE_BITS,
+    QUIET,
     RELEASE,
+    REQUEST,
     ROLLED,
+    SEEN,
     SELECT,
+    SILENT,
     SPENT_OUT,
     SPENT_PAGES,
     ST,
+    START,
     TRANSFER,
+    UNKNOWN,
+    UNSURE,
     Batch,
     Outstanding,
     finish,
@@ -100,23 +110,26 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
         return SPENT_OUT
-    if events[i, EV.NUMBER] >= 0 and more[i, MORE.SLOT] == -1 and (role == TRANSFER or more[i, MORE.ASKS] == 1):
-        if not ask(batch, i, 2 * row + side, of):
-            return SPENT_PAGES
+    asks = role == TRANSFER or more[i, MORE.ASKS] == 1
+    if asks and more[i, MORE.SLOT] == -1 and not ask(batch, i, 2 * row + side, of):
+        return SPENT_PAGES
     if COMPLETED <= role <= RELEASE:
         done = answer(batch, i, row, of)
         return DONE if done else SPENT_OUT
     if POINT <= role <= EXPECTED:
         done = control(batch, i, row, of)
         return DONE if done else SPENT_OUT
-    if role >= SELECT and side == CLIENT:
+    if SELECT <= role <= END and side == CLIENT:
         transact(batch, i, row, of)
     return DONE
 
 
 @kernel
 def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
-    """Add a command; return False if there is no free page. What is sent again with its id is the same command."""
+    """Add a command; return False if there is no free page. What is sent again with its id is the same command.
+
+    Which answer is that of a command whose id a gap hides is unknown.
+    """
     events, more, _ = batch
     (accounts, _, _, _), _ = of.sessions
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
@@ -124,6 +137,11 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     queue = more[i, MORE.QUEUE]
     if kind == 0:  # nothing is to be accepted
         finish(of, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        return True
+    if number < 0:
+        outcome = SILENT if kind == QUIET else UNKNOWN if kind == SEEN or kind == UNSURE else NONE
+        finish(of, identity, kind, outcome, -1, GAP, events[i, EV.TS], -1, 0, queue, 0)
+        more[i, MORE.SLOT] = -2
         return True
     ch.note_floor(of.sessions[0], account, of.conn, 1 - side)
     slots = of.ledger[1]
@@ -139,19 +157,26 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     if slots[slot, SL.ROW] < 0:
         slots[slot, SL.ROW] = identity
         slots[slot, SL.FRAME] = events[i, EV.ORDER]
-        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS)
+        branch = more[i, MORE.BRANCH] if kind > REQUEST else 0
+        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS) | (branch << BRANCH_BITS)
         more[i, MORE.SLOT] = slot
     return True
 
 
 @called
 def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
-    """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted."""
+    """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted.
+
+    Between dtx.start and dtx.end what is accepted is part of a branch, which ends by the result of a command.
+    """
     events, more, _ = batch
     (accounts, _, _, _), rows = of.sessions
     role = more[i, MORE.ROLE]
     if role == SELECT:
         rows[row, SE.TRANSACTION] = 1
+        return
+    if role >= START:
+        rows[row, SE.BRANCH] = more[i, MORE.BRANCH] if role == START else 0
         return
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]

@@ -14,7 +14,8 @@ from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.store import declare
 
 PLAIN, TRANSFER, POINT, ATTACH, DETACH, DETACHED, TIMEOUT, EXPECTED, COMPLETED, RESULT, EXCEPTION = range(11)
-ACCEPT, REJECT, RELEASE, SELECT, COMMIT, ROLL_BACK = range(11, 17)
+ACCEPT, REJECT, RELEASE, SELECT, COMMIT, ROLL_BACK, START, END = range(11, 19)
+PREPARE_BRANCH, COMMIT_BRANCH, ROLL_BACK_BRANCH = range(19, 22)
 ROLES = {
     "session.command-point": POINT,
     "session.attach": ATTACH,
@@ -31,19 +32,26 @@ ROLES = {
     "tx.select": SELECT,
     "tx.commit": COMMIT,
     "tx.rollback": ROLL_BACK,
+    "dtx.start": START,
+    "dtx.end": END,
+    "dtx.prepare": PREPARE_BRANCH,
+    "dtx.commit": COMMIT_BRANCH,
+    "dtx.rollback": ROLL_BACK_BRANCH,
 }
 """What controls and commands do to sessions; a transfer is an event of `messages`."""
 REFUSALS = (1, 2)
 """Codes of session.detached that refuse a session.attach: the session or the channel is busy. It ends no session."""
 
 PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, COMMITTING, ROLLED, DOUBTED, REQUEST = range(1, 11)
+PREPARING, COMMITTING_BRANCH, ROLLING_BACK = range(11, 14)
 """What is outstanding (the low bits of SL.EXTRA): a publish; one whose sender need not wait; a delivery; one that is
 not acquired; one of which it is unknown whether it is to be accepted; accepted in a transaction that is not committed;
 in one whose commit is under way; in one that was rolled back; in one that ended with a command of unknown id; any
-other command that asks."""
+other command that asks. Of those, the last three end a branch of a distributed transaction."""
 KIND = (1 << 4) - 1
-SEVERAL_BIT, QUEUE_BITS = 1 << 4, 5
-"""SL.EXTRA has the kind in KIND, whether several were accepted with it, and the number of a queue, by one more."""
+SEVERAL_BIT, QUEUE_BITS, BRANCH_BITS = 1 << 4, 5, 32
+"""SL.EXTRA has the kind in KIND, whether several were accepted with it, the number of a queue, by one more, and the
+branch of a distributed transaction: that in which a delivery was accepted, or which a command ends; 0: none."""
 NONE, ACK, NACK, REFUSED, AUTO, UNKNOWN, OK, ERROR, SILENT = range(9)
 OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown", "ok", "error", None)
 """Names of these; SILENT: there is no row."""
@@ -63,6 +71,8 @@ class More(NamedTuple):
     MODE: int  # accept_mode of transfers
     ACQUIRE: int  # acquire_mode of transfers
     QUEUE: int  # number of a delivery's queue
+    BRANCH: int  # digest of the branch (its xid) that a command of dtx names, of 31 bits; 0: none
+    STATUS: int  # of a result of dtx (xa-status)
     SLOT: int  # written: its slot
 
 
@@ -137,7 +147,8 @@ class Outstanding(NamedTuple):
 def kind_of(role: int, side: int, mode: int, acquire: int) -> int:
     """Return what a command is while it is outstanding; 0 for a delivery that is accepted by being sent."""
     if role != TRANSFER:
-        return REQUEST
+        ends_branch = role >= PREPARE_BRANCH and side == CLIENT
+        return PREPARING + role - PREPARE_BRANCH if ends_branch else REQUEST
     if side == CLIENT:
         return QUIET if mode == 1 else PUBLISH
     if mode == 1:
@@ -154,16 +165,16 @@ def outcome_of(role: int, kind: int) -> int:
     if role == COMPLETED:
         if publish:
             return ACK
-        if kind == REQUEST:
+        if kind >= REQUEST:
             return OK
         return AUTO if kind == SEEN else NONE
     if role == RESULT:
-        return OK if kind == REQUEST else NONE
+        return OK if kind >= REQUEST else NONE
     if role == EXCEPTION:
-        return ERROR if kind == REQUEST else NACK if publish else NONE
+        return ERROR if kind >= REQUEST else NACK if publish else NONE
     if role == COMMIT:
         return ACK if kind == COMMITTING else NONE
-    if kind == REQUEST or (publish and role == ACCEPT):
+    if kind >= REQUEST or (publish and role == ACCEPT):
         return NONE
     if publish or role == RELEASE:
         return NACK
@@ -194,7 +205,7 @@ def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> No
 @kernel
 def queue_of(extra: int) -> int:
     """Return the number of a queue in SL.EXTRA; -1 for none."""
-    return (extra >> QUEUE_BITS) - 1
+    return ((extra >> QUEUE_BITS) & ((1 << (BRANCH_BITS - QUEUE_BITS)) - 1)) - 1
 
 
 @kernel

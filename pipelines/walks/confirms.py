@@ -67,7 +67,7 @@ class Confirms:
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
     )  # fmt: skip
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled

@@ -291,7 +291,7 @@ def wait(
     written: Written, state: Array, conn: Array, rows: Array, row: int, start: int, start_ts: int, end: int,
     end_ts: int, seen: int, proven: int,
 ) -> None:  # fmt: skip
-    """Write a row of `waits`."""
+    """Write a row of `waits`: it has eleven parameters because a row has eight columns."""
     waits = written[1]
     at = state[ST.WAITS]
     waits[at, WT.CONNECTION] = conn[CONN.ID]
@@ -310,7 +310,7 @@ def note(
     written: Written, state: Array, event: int, conn: Array, rows: Array, row: int, epoch: int, begun: int, kind: int,
     credit: int, granted: int, used: int, certain: int, since: int,
 ) -> None:  # fmt: skip
-    """Write a row of `changes`."""
+    """Write a row of `changes`: it has fourteen parameters because a row has eleven columns."""
     changes = written[0]
     at = state[ST.CHANGES]
     changes[at, CH.EVENT] = event

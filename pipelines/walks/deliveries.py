@@ -239,8 +239,11 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
     elif (word == ON_CANCEL or word == ON_CANCEL_OK) and tag != 0:
         consumer = co.find(consumers, account, epoch, tag)
         if consumer >= 0:
-            pf.closed(prefetch, pf.of_consumer(consumer), identity, ts, 1)
-            prefetch[0][pf.of_consumer(consumer), pf.WIN.LIMIT] = 0
+            window = pf.of_consumer(consumer)
+            if word == ON_CANCEL_OK and prefetch[0][window, pf.WIN.LIMIT] > 0:  # what it answers was not seen
+                pf.closed(prefetch, window, -1, ts, 0)
+            pf.closed(prefetch, window, identity, ts, 1)
+            prefetch[0][window, pf.WIN.LIMIT] = 0
             if word == ON_CANCEL_OK:
                 co.end(consumers, consumer)
 
@@ -294,6 +297,7 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     slots[slot, SL.ROW] = row
     slots[slot, SL.FRAME] = events[i, EV.ORDER]
     slots[slot, SL.EXTRA] = extra
+    ch.note_late(channels, account, conn, CLIENT, events[i, EV.TS])
     if consumer >= 0:
         consumers[0][consumer, CONS.COUNT] += 1
     if pushed and more[i, MORE.NO_ACK] == 0:

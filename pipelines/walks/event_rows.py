@@ -23,7 +23,9 @@ from amqpscope.pipelines.walks.events import (
 )
 
 LEADING: dict[int, tuple[str, ...]] = {
-    CONNECTIONS: ("connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by"),
+    CONNECTIONS: (
+        "connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by", "handshake_outcome",
+    ),
     ANOMALIES: ("connection_id", "frame_no", "code", "from_client", "ts_ns", "first_ts_ns"),
     FRAMES: (
         "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
@@ -44,7 +46,7 @@ LEADING: dict[int, tuple[str, ...]] = {
 }  # fmt: skip
 """Columns that all events have."""
 DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
-    CONNECTIONS: {"closed": ("closed_by",)},
+    CONNECTIONS: {"closed": ("closed_by",), "one_direction": ("handshake_outcome",)},
     ANOMALIES: {"what": ("code",)},
     FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
     STREAM_FRAMES: {"what": ("command",)},
@@ -62,6 +64,8 @@ DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
 
 DERIVED_WHEN_ASKED = ("content",)
 """Those of DERIVED that are made only for walks that need them."""
+ONE_DIRECTION = "one-direction"
+"""What `handshake_outcome` says where nothing of one direction was captured."""
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 """Answers that mean nothing without their number."""
 HEAD_010 = 12
@@ -87,6 +91,7 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
         compiled: whether digests are computed by compiled kernels; None leaves it to their size.
     """
     if source == CONNECTIONS:
+        rows = rows.append_column("one_direction", pc.equal(rows["handshake_outcome"].cast(pa.string()), ONE_DIRECTION))
         return rows.append_column("closed", pc.is_valid(rows["closed_by"]))
     rows = rows.append_column("what", words_of(source, rows).cast(pa.int16()))
     if source == FRAMES:

@@ -79,7 +79,7 @@ class Event(NamedTuple):
     MULTIPLE: int  # of a connection: whether it has closed_by
     PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
     CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
-    RESPONSE: int  # is_response of stream frames
+    RESPONSE: int  # is_response of stream frames; of a connection, whether one direction is missing
     LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
 
 
@@ -282,7 +282,7 @@ _COLUMNS: dict[int, str | dict[int, str]] = {
     EV.MULTIPLE: {FRAMES: "multiple", CONNECTIONS: "closed"},
     EV.PARTIAL: "is_partial",
     EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial", FRAMES_010: "cut"},
-    EV.RESPONSE: "is_response",
+    EV.RESPONSE: {STREAM_FRAMES: "is_response", CONNECTIONS: "one_direction"},
     EV.LAST_FRAME: {MESSAGES: "frame_no"},
     EV.NUMBER: {FRAMES: "delivery_tag", FRAMES_010: "command_id", MESSAGES: "number", CONNECTIONS: "closed_ts_ns"},
 }

@@ -31,7 +31,7 @@ from amqpscope.pipelines.walks.events import (
 from amqpscope.pipelines.walks.store import declare, pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-NAME, VERSION = "heartbeats", 1
+NAME, VERSION = "heartbeats", 2
 PROTOCOLS = [SPOKEN[FRAMES], SPOKEN[FRAMES_010]]
 """They agree on heartbeats alike."""
 SECOND = 1_000_000_000

@@ -18,6 +18,9 @@ from amqpscope.pipelines.walks.log_linear import BUCKETS, Integers, bucket_of, m
 NEVER = 2**63 - 1
 """The smallest latency of a group without any; the largest is then -1."""
 
+DENSE = 8
+"""So many times more codes than values are counted one by one rather than sorted."""
+
 
 @dataclass(frozen=True)
 class Histograms:
@@ -188,6 +191,11 @@ def _dense(code: Integers, codes: int) -> tuple[Integers, int]:
 def _summed(code: Integers, count: Integers | None) -> tuple[Integers, Integers]:
     """Return the distinct codes, ascending, and the sum of the counts of each."""
     if count is None:
+        least = code.min(initial=NEVER)
+        if len(code) and code.max() - least < DENSE * len(code):
+            counts = np.bincount(code - least)
+            found = np.flatnonzero(counts)
+            return found + least, counts[found]
         return np.unique(code, return_counts=True)
     if not len(code):
         return code, count

@@ -46,6 +46,8 @@ KEYED = pa.schema(
     ]
 )
 """Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null."""
+DELIVERIES = ("deliver", "get")
+"""Kinds of messages that are deliveries."""
 ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
 """Columns that rows are sorted by, ascending; all rows of a key go to one walk."""
 _EMPTY = hashed(pa.array([""]))[0]
@@ -63,7 +65,7 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
     Returns:
         Rows of the schema KEYED.
     """
-    is_delivery = pc.fill_null(pc.is_in(messages["kind"], value_set=pa.array(["deliver", "get"])), False)
+    is_delivery = pc.fill_null(pc.is_in(messages["kind"], value_set=pa.array(DELIVERIES)), False)
     is_publish = pc.fill_null(pc.equal(messages["kind"], "publish"), False)
     kinds = _kinds(messages, compiled)
     key = combined([np.where(first, digests, 0) for first, digests in _firsts(kinds)], compiled)

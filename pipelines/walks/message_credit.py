@@ -50,7 +50,7 @@ class MessageCredit:
             tuple(ROLES),
         ),
     }
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled

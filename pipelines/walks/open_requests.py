@@ -24,7 +24,17 @@ from amqpscope.pipelines.walks.channels import (
     GAP,
     NEVER,
 )
-from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_SINCE, GAP_TS, first_gap, is_missing
+from amqpscope.pipelines.walks.connection import (
+    CLIENT,
+    CONN,
+    GAP_FRAME,
+    GAP_SINCE,
+    GAP_TS,
+    first_gap,
+    is_late,
+    is_missing,
+    may_lack,
+)
 from amqpscope.pipelines.walks.store import declare
 
 State = tuple[Array, ...]
@@ -275,7 +285,8 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
     frame = nodes[node, NO.FRAME]
     other = 1 - side
     close = first_close(conn, channels, slot, other, NONE)
-    if close < frame:
+    reopened = close == channels[slot, CH.CLOSE_SERVER + other] and may_lack(conn, gaps, CLIENT, close, frame)
+    if close < frame and not reopened and not is_late(conn, gaps, other, frame):
         by_channel = close == channels[slot, CH.CLOSE_SERVER + other]
         ts = channels[slot, CH.CLOSE_SERVER_TS + other] if by_channel else conn[CONN.SERVER_CLOSE_TS + other]
         emit(state, request, NONE, DISCARDED, ts, note, 0)

@@ -187,6 +187,7 @@ def publish(
     slots[slot, SL.ROW] = row
     slots[slot, SL.FRAME] = events[i, EV.ORDER]
     slots[slot, SL.EXTRA] = extra
+    ch.note_late(channels, account, conn, SERVER, events[i, EV.TS])
     return True
 
 
@@ -225,7 +226,7 @@ def settle(
     slot: int, outcome: int, answer: int, frame: int, account: int, conn: Array, gaps: Array, channels: ch.Channels,
     ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
 ) -> None:  # fmt: skip
-    """Answer the publish in a slot."""
+    """Answer the publish in a slot; it has twelve parameters because kernels of gaps and returns need them."""
     slots = ledger[1]
     extra, row = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
     code = -1

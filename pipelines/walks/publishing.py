@@ -90,20 +90,41 @@ Ids = tuple[Any, Any, Any]
 """Waiting (WAIT), index, counts (CT)."""
 
 
+class Outstanding(NamedTuple):
+    """What is known of one connection, and what is written.
+
+    Attributes:
+        conn, gaps: see `connection`.
+        ids: outstanding publishing ids.
+        publishers: see `publishers.Publishers`.
+        book: see `stored.Book`.
+        facts: rows about publishers.
+        out: (n, OUT) ids that are no longer outstanding.
+        state: ST.
+    """
+
+    conn: Array
+    gaps: Array
+    ids: Ids
+    publishers: pb.Publishers
+    book: stored.Book
+    facts: pb.Facts
+    out: Array
+    state: Array
+
+
 @kernel
-def walk(
-    events: Array, more: Array, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
-    asked: Array, book: stored.Book, facts: pb.Facts, out: Array, state: Array,
-) -> int:  # fmt: skip
+def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding) -> int:
     """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
+    conn, gaps, ids, state = of.conn, of.gaps, of.ids, of.state
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
-        if not has_room(facts, out, state):
+        if not has_room(of):
             return FULL
         if ids[2][CT.ROWS] >= len(ids[0]):
             return FULL_WAITING
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
-            if not close(conn, gaps, ids, publishers, book, facts, out, state):
+            if not close(of):
                 return FULL
             open_connection(conn, events[i, EV.CONNECTION])
         word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
@@ -114,15 +135,15 @@ def walk(
             attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
         publisher = more[i, MORE.PUBLISHER]
         if word == _PUBLISH:
-            publish(events, more, i, conn, ids, publishers, book, facts, out, state)
+            publish(events, more, i, of)
         elif answers and publisher >= 0:
-            if not answer(events, more, i, text, conn, gaps, ids, publishers, facts, out, state):
+            if not answer(events, more, i, text, of):
                 return FULL
         elif word == _DECLARE and side == CLIENT and publisher >= 0:
-            publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
+            of.publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
         elif word == QUERY or word == _CREATE or word == _DELETE:
             if response == 1 and side == SERVER:
-                pb.learn(events, more, i, asked, book, facts)
+                pb.learn(events, more, i, asked, of.book, of.facts)
             elif response == 0 and side == CLIENT:
                 pb.ask(events, more, i, asked)
     state[ST.AT] = len(events)
@@ -130,32 +151,30 @@ def walk(
 
 
 @kernel
-def has_room(facts: pb.Facts, out: Array, state: Array) -> bool:
+def has_room(of: Outstanding) -> bool:
     """Return whether there is room for what one event may add."""
-    return state[ST.OUT] + 2 <= len(out) and facts[1][0] + 2 <= len(facts[0])
+    has: bool = of.state[ST.OUT] + 2 <= len(of.out) and of.facts[1][0] + 2 <= len(of.facts[0])
+    return has
 
 
 # ------------------------------------------------------------------------------------------- sendings and answers
 
 
 @kernel
-def publish(
-    events: Array, more: Array, i: int, conn: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book,
-    facts: pb.Facts, out: Array, state: Array,
-) -> None:  # fmt: skip
+def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
     """Add messages of one frame and publishing id: a sending, or more of the last one."""
-    waiting, index, counts = ids
-    publisher = pb.sender(events, more, i, conn, publishers, book, facts)
-    rows = publishers[0]
+    waiting, index, counts = of.ids
+    publisher = pb.sender(events, more, i, of.conn, of.publishers, of.book, of.facts)
+    rows = of.publishers[0]
     number, frame, opener = events[i, EV.NUMBER], events[i, EV.ORDER], more[i, MORE.IDENTITY]
     first = found(waiting, index, rows[publisher, PUB.ID], number)
     if first >= 0 and waiting[waiting[first, WAIT.LAST], WAIT.FRAME] == frame:
-        add(waiting, waiting[first, WAIT.LAST], more, i, opener, state[ST.BASE])
+        add(waiting, waiting[first, WAIT.LAST], more, i, opener, of.state[ST.BASE])
         return
-    if counts[CT.LIVE] >= state[ST.LIMIT]:
+    if counts[CT.LIVE] >= of.state[ST.LIMIT]:
         row = oldest(waiting, counts)
         if row >= 0 and waiting[row, WAIT.FRAME] < frame:
-            finish(ids, row, out, state, UNANSWERED, -1, -1, -1, EVICTED, events[i, EV.TS], pb.UNKNOWN)
+            finish(of, row, UNANSWERED, -1, -1, -1, EVICTED, events[i, EV.TS], pb.UNKNOWN)
     row = counts[CT.ROWS]
     if row == 0 or waiting[row - 1, WAIT.FRAME] != frame:
         counts[CT.LAST_FRAME] = row
@@ -170,7 +189,7 @@ def publish(
     waiting[row, WAIT.SIZE] = more[i, MORE.SIZE]
     waiting[row, WAIT.FATE] = 0
     waiting[row, WAIT.LOST_TS] = -1
-    waiting[row, WAIT.GUESS] = pb.guess(rows, publisher, number, more[i, MORE.EPOCH], conn)
+    waiting[row, WAIT.GUESS] = pb.guess(rows, publisher, number, more[i, MORE.EPOCH], of.conn)
     enter(waiting, index, row)
     counts[CT.ROWS] = row + 1
     counts[CT.LIVE] += 1
@@ -190,13 +209,11 @@ def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -
 
 
 @kernel
-def answer(
-    events: Array, more: Array, i: int, text: Array, conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers,
-    facts: pb.Facts, out: Array, state: Array,
-) -> bool:  # fmt: skip
+def answer(events: Array, more: Array, i: int, text: Array, of: Outstanding) -> bool:
     """Apply a list of confirmed or refused ids; return False if `out` is full: read the list on."""
-    waiting, index, _ = ids
-    rows, row_of, _, _ = publishers
+    waiting, index, _ = of.ids
+    rows, row_of, _, _ = of.publishers
+    state = of.state
     publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
     at, stop = more[i, MORE.TEXT], more[i, MORE.TEXT_END]
     refused = events[i, EV.WHAT] == _ERROR
@@ -204,7 +221,7 @@ def answer(
     if state[ST.TEXT] >= 0:
         at = state[ST.TEXT]
     while True:
-        if not has_room(facts, out, state):
+        if not has_room(of):
             state[ST.TEXT] = at
             return False
         number, at = number_at(text, at, stop)
@@ -217,9 +234,9 @@ def answer(
         row = found(waiting, index, publisher, number) if number >= 0 else -1
         if row < 0:
             continue
-        gap = first_gap(conn, gaps, SERVER, waiting[row, WAIT.FRAME]) if waiting[row, WAIT.NEXT] >= 0 else -1
+        gap = first_gap(of.conn, of.gaps, SERVER, waiting[row, WAIT.FRAME]) if waiting[row, WAIT.NEXT] >= 0 else -1
         if gap >= 0:
-            censor(waiting, gaps, row, gap)
+            censor(waiting, of.gaps, row, gap)
             continue
         deduplicated = pb.UNKNOWN if refused else waiting[row, WAIT.GUESS]
         sender = row_of[publisher]
@@ -227,19 +244,19 @@ def answer(
             deduplicated = pb.answered(rows, sender, number, refused, events[i, EV.ORDER], events[i, EV.TS],
                                        deduplicated)  # fmt: skip
         outcome = NACK if refused else ACK
-        finish(ids, row, out, state, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
+        finish(of, row, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
     state[ST.TEXT] = -1
     return True
 
 
 @kernel
 def finish(
-    ids: Ids, row: int, out: Array, state: Array, outcome: int, answered_by: int, code: int, multiple: int, by: int,
-    end_ts: int, deduplicated: int,
+    of: Outstanding, row: int, outcome: int, answered_by: int, code: int, multiple: int, by: int, end_ts: int,
+    deduplicated: int,
 ) -> None:  # fmt: skip
     """Write a row of `out`."""
-    waiting, index, counts = ids
-    at = state[ST.OUT]
+    waiting, index, counts = of.ids
+    out, at = of.out, of.state[ST.OUT]
     out[at, OUT.OPENER] = waiting[row, WAIT.OPENER]
     out[at, OUT.OTHER] = waiting[row, WAIT.OTHER]
     out[at, OUT.RECORDS] = waiting[row, WAIT.RECORDS]
@@ -251,28 +268,26 @@ def finish(
     out[at, OUT.BY] = by
     out[at, OUT.END_TS] = end_ts
     out[at, OUT.DEDUPLICATED] = deduplicated
-    state[ST.OUT] = at + 1
+    of.state[ST.OUT] = at + 1
     leave(waiting, index, counts, row)
 
 
 @kernel
-def close(
-    conn: Array, gaps: Array, ids: Ids, publishers: pb.Publishers, book: stored.Book, facts: pb.Facts, out: Array,
-    state: Array,
-) -> bool:  # fmt: skip
+def close(of: Outstanding) -> bool:
     """End the connection; return False if there is no room: call it again."""
-    waiting, index, counts = ids
-    if not pb.finish_all(publishers, conn, book, facts):
+    waiting, index, counts = of.ids
+    conn, gaps, state = of.conn, of.gaps, of.state
+    if not pb.finish_all(of.publishers, conn, of.book, of.facts):
         return False
     while state[ST.DRAIN] < counts[CT.ROWS]:
         row = state[ST.DRAIN]
         if waiting[row, WAIT.OPENER] >= 0:
-            if not has_room(facts, out, state):
+            if not has_room(of):
                 return False
             by, ts = ending(conn, gaps, waiting[row, WAIT.FRAME])
             if waiting[row, WAIT.FATE] == UNCERTAIN:
                 by, ts = GAP, waiting[row, WAIT.LOST_TS]
-            finish(ids, row, out, state, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
+            finish(of, row, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
         clear(waiting, index, row)
         state[ST.DRAIN] = row + 1
     for column in range(len(counts)):

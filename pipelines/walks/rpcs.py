@@ -25,7 +25,7 @@ from amqpscope.pipelines.walks.stream_requests import ANSWERED_ALWAYS, StreamReq
 from amqpscope.pipelines.walks.stream_requests import ROLES as STREAM_ROLES
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-VERSION = 2
+VERSION = 3
 _DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.declare-ok")
 _CLOSES = (what(FRAMES, "channel.close"), what(FRAMES, "connection.close"))
 _NAMED, _NAMED_KINDS = (np.array(each, np.int64) for each in zip(*sorted(NAMED.items()), strict=True))

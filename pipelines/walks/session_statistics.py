@@ -18,7 +18,7 @@ from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import session_joins as sj
 from amqpscope.pipelines.walks import sessions as ss
-from amqpscope.pipelines.walks.command_batches import FRAME_COLUMNS, KINDS, METHODS, SCOPE, Queues, batch_of
+from amqpscope.pipelines.walks.command_batches import FRAME_COLUMNS, KINDS, METHODS, SCOPE, Queues, batch_of, statuses
 from amqpscope.pipelines.walks.command_ends import close
 from amqpscope.pipelines.walks.command_walk import walk
 from amqpscope.pipelines.walks.commands import (
@@ -59,10 +59,8 @@ _MESSAGE = (
 )  # fmt: skip
 _FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
 _ANSWER = (*COLUMNS, "connection_id", "method", "text", "description", "value")
-_STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
-"""The result of a step of a distributed transaction."""
 _FAILED = range(1, 7)
-"""Its statuses that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
+"""Statuses of dtx that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
 _WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
 _REJECT, _UNROUTABLE = "message.reject", 1
 
@@ -88,7 +86,7 @@ class SessionStatistics:
             KINDS,
         ),
     }  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -188,8 +186,8 @@ class SessionStatistics:
         publishes = (kind == PUBLISH) | (kind == QUIET)
         for table, mine, made in (
             ("confirms", publishes & ~silent, self._confirms),
-            ("settlements", ~publishes & (kind != REQUEST), self._settlements),
-            ("rpcs", kind == REQUEST, self._requests),
+            ("settlements", ~publishes & (kind < REQUEST), self._settlements),
+            ("rpcs", kind >= REQUEST, self._requests),
         ):
             if mine.any():
                 some = out[mine]
@@ -249,8 +247,7 @@ class SessionStatistics:
         rows = self.frames.take(out[:, OUT.ROW])
         sent = rows["ts_ns"].fill_null(0).to_numpy()
         names = ("connection_id", "channel", "channel_epoch", "from_client", "queue")
-        status = pc.struct_field(pc.extract_regex(answers["value"].cast(pa.string()), _STATUS), "status")
-        status = status.cast(pa.int64()).combine_chunks()
+        status = statuses(answers["value"])
         failed = pc.is_in(status, value_set=pa.array(_FAILED, pa.int64()))
         columns = {
             **{name: rows[name] for name in names},

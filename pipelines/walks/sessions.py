@@ -42,7 +42,8 @@ class Session(NamedTuple):
     TRANSACTION: int  # 1: what the client accepts takes effect with tx.commit
     COMMIT: int  # id of the tx.commit that is under way; -1: none
     COMMIT_FRAME: int
-    ROLLBACK_TS: int  # time of the last tx.rollback
+    ROLLBACK_TS: int  # time of the last rollback
+    BRANCH: int  # that of a distributed transaction to which belongs what the client accepts; 0: none
 
 
 SE = declare(Session)
@@ -132,6 +133,7 @@ def renew(sessions: State, row: int, attached: int) -> None:
     rows[row, SE.COMMIT] = -1
     rows[row, SE.COMMIT_FRAME] = -1
     rows[row, SE.ROLLBACK_TS] = -1
+    rows[row, SE.BRANCH] = 0
     for side in range(2):
         renew_account(accounts, 2 * row + side)
 

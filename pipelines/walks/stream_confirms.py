@@ -22,7 +22,7 @@ from amqpscope.pipelines.walks.ends import COLUMNS, answers_of
 from amqpscope.pipelines.walks.events import MESSAGES, STREAM_FRAMES, Events
 from amqpscope.pipelines.walks.publications import publications
 from amqpscope.pipelines.walks.publishers import RQ
-from amqpscope.pipelines.walks.publishing import DONE, FULL, FULL_WAITING, OUT, ST, UNANSWERED, close, walk
+from amqpscope.pipelines.walks.publishing import DONE, FULL, FULL_WAITING, OUT, ST, UNANSWERED, Outstanding, close, walk
 from amqpscope.pipelines.walks.publishing_ids import CT, WAIT
 from amqpscope.pipelines.walks.rows import Waiting
 from amqpscope.pipelines.walks.speaking import difference
@@ -73,7 +73,7 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -122,13 +122,17 @@ class StreamConfirms:
         self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
         why = FULL
         while why != DONE:
-            why = call(walk, self.compiled, *batch, self.conn, self.gaps, self.ids, self.publishers, self.asked,
-                       self.book, self.facts, self.out, self.state)  # fmt: skip
+            why = call(walk, self.compiled, *batch, self.asked, self._outstanding())
             if why == FULL_WAITING:
                 self._make_room(self.ids[0], self.ids[2])
             else:
                 yield from self._rows(events)
         self.waiting.end(self._still())
+
+    def _outstanding(self) -> Outstanding:
+        return Outstanding(
+            self.conn, self.gaps, self.ids, self.publishers, self.book, self.facts, self.out, self.state
+        )  # fmt: skip
 
     def _still(self) -> Any:
         """Return the positions in the batch of messages that stay outstanding."""
@@ -155,8 +159,7 @@ class StreamConfirms:
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
-        while not call(close, self.compiled, self.conn, self.gaps, self.ids, self.publishers, self.book, self.facts,
-                       self.out, self.state):  # fmt: skip
+        while not call(close, self.compiled, self._outstanding()):
             yield from self._rows(None)
         yield from self._rows(None)
         self.waiting.drop()

@@ -44,7 +44,7 @@ class StreamCredit:
             ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties")
         ),
     }  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled

@@ -170,7 +170,7 @@ class StreamDeliveries:
             ("subscribe", "deliver", "store-offset", "stream-stats", "create", "delete"),
         ),
     }  # fmt: skip
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled

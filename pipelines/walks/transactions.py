@@ -20,6 +20,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.pool import append_row
 from amqpscope.pipelines.walks.reuse import give, take
 from amqpscope.pipelines.walks.store import declare, grown
 
@@ -119,12 +120,7 @@ def act(state: Transactions, account: int) -> int:
         if each >= len(acts):
             return -1
         counts[USED] = each + 1
-    acts[each, ACT.NEXT] = -1
-    if work[account, TX.OPEN] < 0:
-        work[account, TX.OPEN] = each
-    else:
-        acts[work[account, TX.OPEN_LAST], ACT.NEXT] = each
-    work[account, TX.OPEN_LAST] = each
+    append_row(acts, each, ACT.NEXT, work, account, TX.OPEN, TX.OPEN_LAST)
     return each
 
 
@@ -144,13 +140,8 @@ def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
     asked[each, ASKED.COMMITS] = commits
     asked[each, ASKED.FRAME] = frame
     asked[each, ASKED.FIRST] = work[account, TX.OPEN]
-    asked[each, ASKED.NEXT] = -1
     work[account, TX.OPEN] = -1
-    if work[account, TX.ASKED] < 0:
-        work[account, TX.ASKED] = each
-    else:
-        asked[work[account, TX.ASKED_LAST], ASKED.NEXT] = each
-    work[account, TX.ASKED_LAST] = each
+    append_row(asked, each, ASKED.NEXT, work, account, TX.ASKED, TX.ASKED_LAST)
 
 
 @called

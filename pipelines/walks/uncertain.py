@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.channels import ANSWERED
-from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, first_gap
+from amqpscope.pipelines.walks.connection import CONN, first_gap, may_lack
 from amqpscope.pipelines.walks.open_requests import (
     CH,
     DROPPED,
@@ -43,8 +43,7 @@ def differ(key: int, other: int) -> bool:
 @kernel
 def may_lack_requests(conn: Array, gaps: Array, channels: Array, slot: int, side: int, after: int, before: int) -> bool:
     """Return whether requests of a side may be missing between two frames, as later frames of it show."""
-    row = first_gap(conn, gaps, side, after)
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or channels[slot, CH.CUT_SERVER + side] > after
+    return may_lack(conn, gaps, side, after, before) or channels[slot, CH.CUT_SERVER + side] > after
 
 
 @kernel
@@ -163,9 +162,8 @@ def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
 @called
 def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, after: int, before: int) -> bool:
     """Return whether the answer to a request of a side may be missing between two frames."""
-    row = first_gap(conn, gaps, 1 - side, after)
     cut = nodes[request, NO.CUT_FRAME]
-    return (row >= 0 and gaps[row, GAP_SINCE] < before) or (cut > after and cut < before)
+    return may_lack(conn, gaps, 1 - side, after, before) or (cut > after and cut < before)
 
 
 @called

@@ -155,7 +155,6 @@ def test_what_other_options_began_is_refused(tmp_path: Path) -> None:
     ("given", "message"),
     [
         (["--follow", "DIR", "--jobs", "2"], "without --jobs"),
-        (["--follow", "DIR", "--master", "local[1]"], "without --master"),
         (["--follow", "DIR", "DIR"], "needs one directory"),
         (["--follow", "nowhere"], "needs one directory"),
         (["--follow", "DIR", "--from", "17:40"], "need a date"),

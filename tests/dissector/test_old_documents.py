@@ -206,18 +206,28 @@ def test_the_first_frame_tells_the_draft_from_the_final_protocol(turns: list[Tur
 
 
 @pytest.mark.parametrize("port", [5672, 25_999])
-def test_the_draft_is_recognised_in_the_middle(port: int) -> None:
-    """By a method that no other version has; what came just before is decoded as well."""
-    version = spec.load("amqp-0-10-draft")
-    names = ["message.transfer", "message.ok", "execution.complete", "queue.bind"]
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("amqp-0-10-draft", ["message.transfer", "message.ok", "queue.bind"]),
+        ("amqp-0-10-draft", ["message.ok", "execution.complete"]),
+        ("amqp-0-9", ["message.ok", "message.transfer", "message.consume", "channel.flow"]),
+    ],
+)
+def test_a_version_is_recognised_in_the_middle(name: str, methods: list[str], port: int) -> None:
+    """By a method whose arguments no other version has; what came just before is decoded as well."""
+    version = spec.load(name)
     tape = Tape(syn=False, server_port=port)
-    for name in names * 2:
-        method = version.method(name)
-        tape.say(CLIENT if method.from_client else SERVER, raw(1, 1, encoded(method)[0]))
+    expected = []
+    for method in [version.method(each) for each in methods * 2]:
+        payload, shown = encoded(method)
+        expected.append((method.full_name, shown.get("routing_key")))
+        tape.say(CLIENT if method.from_client else SERVER, raw(1, 1, payload))
     found = dissect_packets(tape.end().packets)
-    assert [row["method"] for row in rows(found["amqp091_frames"])] == names * 2
+    assert [(row["method"], row["routing_key"]) for row in rows(found["amqp091_frames"])] == expected
+    assert not {row["code"] for row in rows(found["anomalies"])} & WRONG
     [connection] = rows(found["connections"])
-    assert connection["protocol"] == "amqp-0-10-draft"
+    assert connection["protocol"] == ("amqp-0-10-draft" if name == "amqp-0-10-draft" else "amqp-0-9-1")
 
 
 def test_the_preview_is_recognised() -> None:

@@ -81,13 +81,14 @@ def test_tables_are_those_of_one_process(
         monkeypatch.setattr(archive, "LEAST", 3000)
         monkeypatch.setattr(archive, "RANGE", 3000)
     assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
-    given, steps = (named([captures]), tmp_path / "spark", lambda begin: Options()), []
+    sources, steps = named([captures]), []
     note = {"captures": [str(captures)]}
-    made = archive.dissect_captures(*given, note, spark.sparkContext.master, advance=lambda *step: steps.append(step))
+    to = archive.Submission(spark.sparkContext.master, tmp_path / "spark", note, lambda *step: steps.append(step))
+    made = archive.dissect_captures(sources, lambda begin: Options(), to)
     names = list(dict.fromkeys(name for name, _, _ in steps))
     assert names[0] == "starting Spark"
     assert names[-1] == "dissecting connections"
-    assert all(0 <= done <= total == sum(source.size for source in given[0]) for _, done, total in steps[1:])
+    assert all(0 <= done <= total == sum(source.size for source in sources) for _, done, total in steps[1:])
     found, expected = rows_of(tmp_path / "spark"), rows_of(tmp_path / "one")
     for name, rows in expected.items():
         assert found[name] == rows, name
@@ -139,9 +140,9 @@ def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: p
         with writable(root / "orders_pika.pcap") as file:
             file.write(capture.read_bytes())
         sources = named([root / "orders_pika.pcap"])
-        archive.analyze_captures(sources, root / "stats", lambda begin: Options(), {}, master)
-        archive.dissect_captures(sources, root / "tables", lambda begin: Options(), {}, master)
-        on_spark.analyze_folder(root / "tables", root / "again", {}, master)
+        archive.analyze_captures(sources, lambda begin: Options(), archive.Submission(master, root / "stats"))
+        archive.dissect_captures(sources, lambda begin: Options(), archive.Submission(master, root / "tables"))
+        on_spark.analyze_folder(root / "tables", on_spark.Submission(master, root / "again"))
         expected = rows_of(tmp_path / "stats", here.tables())
         for folder in (root / "stats", root / "again"):
             assert {path.name for path in folder.iterdir()} == {NOTE, *here.tables()}
@@ -177,9 +178,8 @@ def killed_once(job, batches):
     time.sleep(60)
 
 archive.dissect_part = killed_once
-archive.dissect_captures(
-    named([captures]), Path(output), lambda begin: Options(), {}, master, spark_executor_memory="512m"
-)
+to = archive.Submission(master, Path(output), settings={"spark_executor_memory": "512m"})
+archive.dissect_captures(named([captures]), lambda begin: Options(), to)
 """
 
 
@@ -256,9 +256,8 @@ def test_a_lost_task_changes_nothing(
     from amqpscope.pipelines import archive  # noqa: PLC0415
 
     fail(monkeypatch, archive, "dissect_part", "killed", tmp_path / "flag")
-    archive.dissect_captures(
-        named([captures]), tmp_path / "out", lambda begin: Options(), {}, spark.sparkContext.master
-    )
+    to = archive.Submission(spark.sparkContext.master, tmp_path / "out")
+    archive.dissect_captures(named([captures]), lambda begin: Options(), to)
     are_those_of_one_process(captures, tmp_path)
 
 
@@ -275,9 +274,8 @@ def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_pa
 
     (tmp_path / "text.pcap").write_text("hello")
     with pytest.raises(CaptureError, match="looks like text"):
-        archive.dissect_captures(
-            named([tmp_path]), tmp_path / "out", lambda begin: Options(), {}, spark.sparkContext.master
-        )
+        to = archive.Submission(spark.sparkContext.master, tmp_path / "out")
+        archive.dissect_captures(named([tmp_path]), lambda begin: Options(), to)
     assert not (tmp_path / "out").exists()
 
 

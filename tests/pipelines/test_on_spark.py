@@ -68,7 +68,8 @@ def analyzed(spark: SparkSession, folder: Path, output: Path) -> dict[str, Count
     """With the session that there is."""
     from amqpscope.pipelines import on_spark  # noqa: PLC0415
 
-    counts = on_spark.analyze_folder(folder, output, {"made_of": "nothing"}, spark.sparkContext.master)
+    to = on_spark.Submission(spark.sparkContext.master, output, {"made_of": "nothing"})
+    counts = on_spark.analyze_folder(folder, to)
     assert {path.name for path in output.iterdir()} == {NOTE, *here.tables()}
     note = json.loads((output / NOTE).read_text())
     assert note["complete"] and note["made_of"] == "nothing" and note["rows"] == counts
@@ -184,9 +185,10 @@ def test_progress_is_of_tasks(spark, tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
     seen: list[tuple[str, int, int]] = []
-    on_spark.analyze_folder(
-        tables, tmp_path / "statistics", {}, spark.sparkContext.master, advance=lambda *how_far: seen.append(how_far)
+    to = on_spark.Submission(
+        spark.sparkContext.master, tmp_path / "statistics", advance=lambda *how_far: seen.append(how_far)
     )
+    on_spark.analyze_folder(tables, to)
     assert seen[0] == ("starting Spark", 0, 0)
     assert len(seen) > 1
     assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total in seen[1:])

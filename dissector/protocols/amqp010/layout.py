@@ -29,11 +29,12 @@ whether it says how large frames may be."""
 OPENING = ("connection.open", "connection.open-ok")
 TUNING = "connection.tune-ok"
 
-PLAIN, CONNECTION, ATTACH, ATTACHED, DETACHED, COMMAND_POINT = range(6)
+PLAIN, CONNECTION, ATTACH, ATTACHED, DETACH, DETACHED, COMMAND_POINT = range(7)
 """What a control means for the session of its channel."""
 ROLES = {
     "session.attach": ATTACH,
     "session.attached": ATTACHED,
+    "session.detach": DETACH,
     "session.detached": DETACHED,
     "session.command-point": COMMAND_POINT,
 }

@@ -85,6 +85,7 @@ class Channel(state.Channel):
     SERVER_GAPPED = column("the same of the server's")
     EPOCH = column("how often a session was attached")
     SESSION = column("session that is attached; -1: none, or not known", empty=-1)
+    LEAVING = column("1: a session.detach of it was sent")
 
 
 class Session(Matrix):

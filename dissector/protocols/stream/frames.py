@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.boundaries import put_frame
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
-from amqpscope.dissector.protocols.emitting import fault, frame_fault
+from amqpscope.dissector.protocols.emitting import frame_fault
 from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
 from amqpscope.dissector.protocols.state import LENGTH_WRONG, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.stream import boundary, extent
@@ -55,7 +55,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
             code, value = other, size
         elif size < LENGTH_BYTES or size > limits.STREAM_FRAME:
             code, value = TOO_LARGE if size > limits.STREAM_FRAME else LENGTH_WRONG, size
-        fault(walk, chunks, i, row, code, -1, -1, parsers[row, Parser.POS], value)
+        frame_fault(walk, chunks, i, row, code, value)
         lose_after_head(walk, row, other >= 0 or is_content(place, own))
         look_for_end(walk, chunks, i, row, own)
     elif is_doubtful(walk, chunks, i, row, place, own):

@@ -182,6 +182,12 @@ def test_a_session_that_is_busy_leaves_its_channel_free() -> None:
     assert "channel 2: session-busy" in rows(tables["connections"])[0]["handshake_notes"]
 
 
+def test_an_attach_after_a_detach_is_of_another_session() -> None:
+    """Also where the broker's session.detached is not in the capture."""
+    leave, attach = detaching(b"s")[0], w.attaching(b"t")[0]
+    assert ids((CLIENT, SYNC), leave, attach, (CLIENT, SYNC)) == [("s", 0), ("t", 0)]
+
+
 def test_sessions_that_are_detached_are_forgotten() -> None:
     """One connection may attach any number of them; what is remembered is the one that is attached."""
     dissector = Dissector(Options(), compiled=False)

@@ -191,6 +191,10 @@ def anything(peers: Peers, chance: random.Random, side: bool, session: str, chan
         lambda: peers.command(side, chance.choice(("tx.select", "tx.commit", "tx.rollback", "execution.sync")), **at),
         lambda: peers.command(side, chance.choice(("queue.query", "message.subscribe")), **at, **queue),
         lambda: peers.command(side, chance.choice(("execution.result", "execution.exception")), **at, **refers),
+        lambda: peers.command(side, f"dtx.{chance.choice(('start', 'end', 'commit'))}", xid=str(lower % 2), **at),
+        lambda: peers.command(
+            side, "execution.result", value=f'{{"$dtx.xa-result":{{"status":{lower}}}}}', **refers, **at
+        ),
         lambda: peers.control(side, chance.choice(("session.detach", "session.detached")), **at),
         lambda: peers.control(side, "session.timeout", timeout=chance.choice((0, 9, None)), **at),
         lambda: peers.control(side, "session.expected", commands=chance.choice(("[]", None)), **at),
