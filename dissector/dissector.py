@@ -6,7 +6,7 @@ The command line, Spark and the tests all use `feed` and `finish`.
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -167,11 +167,7 @@ class Dissector:
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
-        try:
-            release = version("amqpscope")
-        except PackageNotFoundError:
-            release = "not installed"
-        return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+        return f"amqpscope {_release()} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """Do as `feed`, but yield functions that make the rows, later and in any thread."""
@@ -403,6 +399,14 @@ class Dissector:
 
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
         return self.tables.connections(self.connections.rows(closed, self.captures, end_ns))
+
+
+@cache
+def _release() -> str:
+    try:
+        return version("amqpscope")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _last(segments: SegmentBatch) -> tuple[int, int, int]:
