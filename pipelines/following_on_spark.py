@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from amqpscope.dissector.following.dissection import Dissection, IdleDissector
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.following.parts import Cutter, Files, Sequel
+from amqpscope.dissector.places import place
 from amqpscope.dissector.tables.output import HIDDEN, Output
 from amqpscope.dissector.tables.rows import Work, schemas
 from amqpscope.pipelines import following, here, kernels, session
@@ -65,6 +67,8 @@ def _follow(
     extra: str = "",
     **form: str,
 ) -> None:
+    keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
+    options = replace(options, keylog=keylog)
     with session.running(arguments.master, small=True) as begin:
         made = partial(make, interruptible(begin))
         followed.run(arguments, options, schemas, made, extra=f"{extra} on Spark", dissector=Cutter, **form)
@@ -130,10 +134,11 @@ class Spread:
     def __init__(self, spark: SparkSession, journal: Journal, output: Output, dissection: Dissection) -> None:
         self.spark, self.output, self.dissection = spark, output, dissection
         self._form = journal.form, journal.compression
-        self._before, self._new = str(journal.last), Path(str(output.folder)).parent
+        tables = Path(str(output.folder)).absolute()
+        self._before, self._new = str(journal.last.absolute()), tables.parent
         known = journal.state(PARTS)
         self.parts = int(known or spark.sparkContext.defaultParallelism)
-        self._folder = Path(str(output.folder), HIDDEN)
+        self._folder = tables / HIDDEN
         self._folder.mkdir()
         assert isinstance(dissection.dissector, Cutter)
         self._cutter = dissection.dissector
@@ -175,9 +180,8 @@ class Spread:
         self.rest()
         self._files.close()
         rest: list[bytes] = []
-        for name, parts in collected(
-            numbers(self.spark, range(self.parts)).mapInArrow(partial(task, job), WRITTEN)
-        ).items():
+        tasks = numbers(self.spark, range(self.parts)).mapInArrow(partial(task, job), WRITTEN)
+        for name, parts in collected(tasks).items():
             for part in parts:
                 if name in self.output.rows:
                     self.output.adopt(part)
@@ -228,9 +232,8 @@ class SpreadAnalysis(Spread):
         """See `loop.Batch`."""
         engine, cut = self._engine, following.snapped(self.dissection, self._cut)
         ended = [pa.array([], pa.int64())]
-        for data in self.made(
-            analyze_part, self.job(is_last, walks=Walks(engine.window_ns, engine.compiled, cut, self._most))
-        ):
+        walks = Walks(engine.window_ns, engine.compiled, cut, self._most)
+        for data in self.made(analyze_part, self.job(is_last, walks=walks)):
             found = unpack(REST, VERSION, data)
             engine.merge(found)
             ended += found["ended"]["connection_id"].chunks

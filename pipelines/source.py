@@ -103,7 +103,7 @@ class Captures(DataSource):
         idle = self.options.get("untilIdle")
         until_idle = None if idle is None else float(idle)
         columns, options = self._columns(schema), arguments.options(parsed)
-        return StreamReader(self._table(), columns, given[0], self.options["cache"], options, until_idle)
+        return StreamReader(self._table(), columns, given[0], _absolute(self.options["cache"]), options, until_idle)
 
     def _columns(self, schema: StructType) -> list[str]:
         """Return the columns of a schema, which are in the table."""
