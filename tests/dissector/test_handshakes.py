@@ -410,8 +410,8 @@ BUILT_ENDINGS = {
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
     .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted"}
-"""Codes whose tests are functions of their own, here or in `tls`."""
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted"}
+"""Codes whose tests are functions of their own, here, in `tls` or in `test_following`."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)

@@ -64,6 +64,17 @@ def test_behind_a_flipped_bit_two_frames_are_lost_at_most(bit: int) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("claimed", [28 * 19 + 20, 28 * 19 + 12])
+def test_a_length_is_refuted_by_the_beginning_of_what_follows(claimed: int, compiled: bool) -> None:
+    """Each frame has a segment of its own, so that no whole head follows where the damaged frame seems to end."""
+    (frame,) = ACCEPT
+    damaged = frame[:2] + claimed.to_bytes(2, "big") + frame[4:]
+    packets = played(CLIENT, [frame, damaged, *ACCEPT * 60], len(frame))
+    found = rows(dissect_packets(packets, compiled=compiled)["amqp010_frames"])
+    assert [row["method"] for row in found].count("message.accept") >= 60
+
+
+@BOTH
 @pytest.mark.parametrize("agreed", [4_096, w.LARGEST, None])
 def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, compiled: bool) -> None:
     given = {"channel_max": 9} if agreed is None else {"channel_max": 9, "max_frame_size": agreed, "heartbeat": 60}

@@ -148,6 +148,45 @@ def closed_in_peace() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK}, {"outcome": "ok"}]
 
 
+def a_request_that_comes_late() -> tuple[Connection, list[dict[str, Any]]]:
+    """The answer before it, in the order of frames, may be its own."""
+    c = Connection(closed_by="client-close")
+    c.client("channel.open")
+    c.server("channel.open-ok")
+    c.server("basic.cancel-ok", consumer_tag="c")
+    c.client("basic.cancel", consumer_tag="c")
+    c.delay(1)
+    return c, [{"outcome": "ok"}, {"outcome": "none", "ended_by": "gap"}]
+
+
+def a_frame_of_another_type() -> tuple[Connection, list[dict[str, Any]]]:
+    """A content where none is expected may be a method, whose type was damaged."""
+    c = Connection(closed_by="client-close")
+    c.client("queue.delete", queue="q")
+    c.frame(False)
+    c.lose(from_client=False)
+    c.anomalies[-1] |= {"frame_no": 1, "code": "content-unexpected"}
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def one_direction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="server-rst", handshake_outcome="one-direction")
+    c.server("connection.start", channel=0, epoch=0)
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def an_error_of_one_of_two() -> tuple[Connection, list[dict[str, Any]]]:
+    """The answer to the first may be lost, so the error may be that of either."""
+    c = Connection(closed_by="server-close")
+    c.client("channel.flow", active=True)
+    c.lose(from_client=False)
+    c.client("channel.flow", active=False)
+    c.server("connection.close", channel=0, epoch=0, reply_code=540, class_id=20, method_id=20)
+    c.client("connection.close-ok", channel=0, epoch=0)
+    unknown = {"outcome": "none", "ended_by": "gap"}
+    return c, [unknown, unknown, {"outcome": "ok"}]
+
+
 def closes_that_cross() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("channel.close")
@@ -313,6 +352,10 @@ SCENARIOS = {
         connection_closed_as_an_answer,
         closed_in_peace,
         closes_that_cross,
+        a_request_that_comes_late,
+        a_frame_of_another_type,
+        one_direction,
+        an_error_of_one_of_two,
         capture_begins_between_request_and_answer,
         both_sides_ask_the_same,
         no_answer,
