@@ -29,11 +29,11 @@ from amqpscope.pipelines.statistics import (
     rows_for,
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.connections.failures import Failures
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.latencies.latency import Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]

@@ -22,7 +22,7 @@ from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
-from amqpscope.pipelines.walks.keys import DELIVERIES
+from amqpscope.pipelines.walks.transits.keys import DELIVERIES
 from amqpscope.pipelines.walks.walk import schema
 from amqpscope.pipelines.waves import Chunk, Waves, interleaved
 

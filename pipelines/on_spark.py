@@ -44,10 +44,10 @@ from amqpscope.pipelines.statistics import (
 )  # fmt: skip
 from amqpscope.pipelines.tasks import WRITTEN, Submission, collected, watched
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.latencies.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Rows, schema
 
 LATENCIES = "latencies"
