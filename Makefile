@@ -9,6 +9,8 @@ PARTS := test-unit test-compiled test-spark test-oracles
 # The first part is as long as all others together: two processes share it.
 UNITS := test-unit-dissector test-unit-others
 KERNELS := $(VENV)/.kernels
+# Tests start the program many times: its modules are compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test $(PARTS) $(UNITS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
 
@@ -33,7 +35,8 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
-test: $(PARTS)  ## run the tests, in four parts that can be run apart
+test: $(BIN)/.ready  ## run the tests, in four parts that can be run apart, two processes at a time
+	@$(MAKE) --no-print-directory -j2 -O $(PARTS)
 
 test-unit: MARKS := not (compiled or spark or oracles or wheel)
 test-compiled: MARKS := compiled and not (spark or oracles or wheel)

@@ -39,7 +39,7 @@ class Connection(NamedTuple):
     ID: int  # connection_id
     HAS_ROW: int  # 1: it has a row in `connections`
     SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
-    CLOSED: int  # 1: there was a FIN or RST
+    CLOSED: int  # 1: there was a FIN or RST; 2: it was evicted
     PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
     SEEN_SERVER: int  # 1: frames of that side were seen
     SEEN_CLIENT: int
@@ -144,7 +144,7 @@ def note_late(conn: Array, gaps: Array, side: int, frame: int) -> None:
 def is_late(conn: Array, gaps: Array, side: int, frame: int) -> bool:
     """Return whether a frame may be late: one that a frame of this side, with a smaller number, may have answered."""
     row = first_gap(conn, gaps, side, frame)
-    return row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame
+    return bool(row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame)
 
 
 @kernel
@@ -168,7 +168,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
         conn[CONN.HAS_ROW] = 1
         closed = events[i, EV.NUMBER]
         conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
-        conn[CONN.CLOSED] = 1 if events[i, EV.MULTIPLE] == 1 else 0
+        conn[CONN.CLOSED] = events[i, EV.MULTIPLE]
         conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
         if events[i, EV.RESPONSE] == 1:
             conn[CONN.SPOKEN] = 1
@@ -203,7 +203,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
 @kernel
 def is_closed(conn: Array) -> bool:
     """Return whether the connection was closed so far: what is cut then is not cut by the end of the capture."""
-    return conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0
+    return bool(conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0)
 
 
 @kernel
@@ -244,4 +244,4 @@ def first_gap(conn: Array, gaps: Array, side: int, frame: int) -> int:
 def may_lack(conn: Array, gaps: Array, side: int, after: int, before: int) -> bool:
     """Return whether frames of a side may be missing between two frames."""
     row = first_gap(conn, gaps, side, after)
-    return row >= 0 and gaps[row, GAP_SINCE] < before
+    return bool(row >= 0 and gaps[row, GAP_SINCE] < before)

@@ -147,9 +147,9 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
         time.sleep(0.05)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "amqpscope: on Spark, local[2]\n"
+    assert printed == "amqpscope: on Spark, local[2]\n"
     assert not jvms(mark)
     assert not list((tmp_path / "temporary").iterdir())
     assert not (tmp_path / "statistics" / HIDDEN).exists()
@@ -158,10 +158,10 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
 def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> str:
     command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    first, said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    first, printed = done.stderr.splitlines()
     assert first == f"amqpscope: on Spark, {master}"
-    return said
+    return printed
 
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:
@@ -235,12 +235,16 @@ def test_an_old_java(tables, tmp_path, release, number):
 
 
 def test_a_java_that_does_not_run(tables, tmp_path):
+    """Java says why on standard output."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.symlink_to("/bin/false")
+    java.write_text("#!/bin/sh\necho Error occurred during initialization of boot layer\nexit 1\n")
+    java.chmod(0o755)
     home = str(tmp_path / "java")
-    said = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
-    assert said.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
+    assert refused(tmp_path, tables, "local[2]", JAVA_HOME=home) == (
+        "amqpscope: Spark cannot be started: Error occurred during initialization of boot layer"
+        f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)"
+    )
 
 
 def test_errors_are_ours():

@@ -38,7 +38,7 @@ class Stream(FramedStage):
         protocol = context.specification(sl.NAME)
         self.plan = Plan.of_methods(protocol)
         self.has_secret = with_secrets(protocol)
-        self.layouts = sl.layout_table(protocol, self.plan)
+        self.layouts = sl.layout_table(protocol)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
         self.bodies = Body.make(0)

@@ -30,7 +30,7 @@ def played(side: int, frames: list[bytes], segment: int, begin: list[Turn] = BEG
     """The packets of a connection on which these frames are sent."""
     data = b"".join(frames)
     tape = Tape().play(begin)
-    tape.say(side, data, range(segment, len(data), segment))
+    tape.send(side, data, range(segment, len(data), segment))
     return tape.end().packets
 
 
@@ -79,7 +79,7 @@ def test_a_length_is_refuted_by_the_beginning_of_what_follows(claimed: int, comp
 def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, compiled: bool) -> None:
     given = {"channel_max": 9} if agreed is None else {"channel_max": 9, "max_frame_size": agreed, "heartbeat": 60}
     tune = b"".join(w.operation("connection.tune-ok", 0, **given))
-    begin = [(side, tune if n == 5 else said) for n, (side, said) in enumerate(BEGIN)]
+    begin = [(side, tune if n == 5 else each) for n, (side, each) in enumerate(BEGIN)]
     again = w.operation("connection.tune-ok", 0, max_frame_size=w.LARGEST if agreed == 4_096 else 4_096)
     frames = [*again, *w.transfer(bytes(8_000)), *w.transfer(b"after")]
     for segment in (1448, 60_000):
