@@ -48,7 +48,6 @@ from amqpscope.pipelines.walks.commands import (
     QUIET,
     RELEASE,
     REQUEST,
-    ROLLED,
     SEEN,
     SELECT,
     SILENT,
@@ -64,6 +63,7 @@ from amqpscope.pipelines.walks.commands import (
     finish,
     kind_of,
     mark,
+    roll_back,
 )  # fmt: skip
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
@@ -182,10 +182,11 @@ def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]
         rows[row, SE.COMMIT_FRAME] = events[i, EV.ORDER]
-    else:
-        rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
     slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
         if of.ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
-            mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING if role == COMMIT else ROLLED)
+            if events[i, EV.NUMBER] < 0 or role == COMMIT:
+                mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING)
+            else:
+                roll_back(of, slot, events[i, EV.TS])
         slot = lg.following(of.ledger, slot)
