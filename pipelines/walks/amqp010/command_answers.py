@@ -35,6 +35,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     outcome_of,
     queue_of,
     report,
+    roll_back,
     settle,
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import DONE_FROM, DONE_TO, RESUMED, SE, WRAP
@@ -88,7 +89,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                     if found > 1:
                         break
                 elif made != NONE and pending != NONE:
-                    accept(of, slot, pending, rows[row, SE.BRANCH])
+                    accept(of, slot, pending, rows[row, SE.BRANCH], events[i, EV.ORDER])
                 elif made != NONE:
                     if role == RESULT and not end_branch(batch, i, slot, row, of):
                         return False
@@ -171,10 +172,12 @@ def accepted_as(row: int, of: Outstanding) -> int:
 
 
 @kernel
-def accept(of: Outstanding, slot: int, kind: int, branch: int) -> None:
+def accept(of: Outstanding, slot: int, kind: int, branch: int, frame: int) -> None:
     """Note that a delivery is accepted in a transaction; `branch`: in this one of a distributed transaction."""
-    mark(of, slot, kind)
     slots = of.ledger[1]
+    if slots[slot, SL.EXTRA] & KIND == ROLLED:
+        slots[slot, SL.FRAME] = frame
+    mark(of, slot, kind)
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
     slots[slot, SL.EXTRA] = kept | (SEVERAL_BIT * of.state[ST.SEVERAL]) | (branch << BRANCH_BITS)
 
@@ -183,14 +186,11 @@ def accept(of: Outstanding, slot: int, kind: int, branch: int) -> None:
 def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) -> bool:
     """Apply the result of a command that ends a branch to what was accepted in it; return False without room."""
     events, more, _ = batch
-    accounts, rows = of.sessions[0][0], of.sessions[1]
-    slots = of.ledger[1]
+    accounts, slots = of.sessions[0][0], of.ledger[1]
     ended = slots[request, SL.EXTRA]
     kind = effect_of(ended & KIND, more[i, MORE.STATUS])
     if kind == ACCEPTED:
         return True
-    if kind == ROLLED:
-        rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
     slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
         following = lg.following(of.ledger, slot)
@@ -198,7 +198,10 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
         if extra & KIND == ACCEPTED and extra >> BRANCH_BITS == ended >> BRANCH_BITS:
             if of.state[ST.OUT] >= len(of.out):
                 return False
-            mark(of, slot, kind)
+            if kind == ROLLED:
+                roll_back(of, slot, events[i, EV.TS])
+            else:
+                mark(of, slot, kind)
             if kind == COMMITTING:
                 settle(batch, i, slot, ACK, of)
         slot = following

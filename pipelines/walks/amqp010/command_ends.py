@@ -106,7 +106,7 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
         by, ts = ch.ending(channels, account, of.conn, of.gaps, 1 - account % 2, slots[slot, SL.FRAME])
         outcome, goes_on = NONE, 0
         if kind == ROLLED:
-            by, ts = ROLLBACK, rows[row, SE.ROLLBACK_TS]
+            by, ts = ROLLBACK, slots[slot, SL.FRAME]
         elif kind == DOUBTED:
             by = GAP
         elif kind == QUIET or kind == SEEN:

@@ -47,7 +47,6 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     QUIET,
     RELEASE,
     REQUEST,
-    ROLLED,
     SEEN,
     SELECT,
     SILENT,
@@ -63,6 +62,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     finish,
     kind_of,
     mark,
+    roll_back,
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import DONE_TO, SE
 from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED, GAP
@@ -182,10 +182,11 @@ def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]
         rows[row, SE.COMMIT_FRAME] = events[i, EV.ORDER]
-    else:
-        rows[row, SE.ROLLBACK_TS] = events[i, EV.TS]
     slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
     while slot >= 0:
         if of.ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
-            mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING if role == COMMIT else ROLLED)
+            if events[i, EV.NUMBER] < 0 or role == COMMIT:
+                mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING)
+            else:
+                roll_back(of, slot, events[i, EV.TS])
         slot = lg.following(of.ledger, slot)

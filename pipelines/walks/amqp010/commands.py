@@ -190,6 +190,13 @@ def mark(of: Outstanding, slot: int, kind: int) -> None:
 
 
 @kernel
+def roll_back(of: Outstanding, slot: int, ts: int) -> None:
+    """Note that a delivery was accepted in a transaction that was rolled back at this time, which SL.FRAME has then."""
+    mark(of, slot, ROLLED)
+    of.ledger[1][slot, SL.FRAME] = ts
+
+
+@kernel
 def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> None:
     """Answer what is in a slot."""
     _, more, _ = batch

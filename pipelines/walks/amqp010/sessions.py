@@ -42,7 +42,6 @@ class Session(NamedTuple):
     TRANSACTION: int  # 1: what the client accepts takes effect with tx.commit
     COMMIT: int  # id of the tx.commit that is under way; -1: none
     COMMIT_FRAME: int
-    ROLLBACK_TS: int  # time of the last rollback
     BRANCH: int  # that of a distributed transaction to which belongs what the client accepts; 0: none
     BRANCH_GAPS: int  # gaps of the client when that was certain; -1: the session has no distributed transactions
 
@@ -133,7 +132,6 @@ def renew(sessions: State, row: int, attached: int) -> None:
     rows[row, SE.TRANSACTION] = 0
     rows[row, SE.COMMIT] = -1
     rows[row, SE.COMMIT_FRAME] = -1
-    rows[row, SE.ROLLBACK_TS] = -1
     rows[row, SE.BRANCH] = 0
     rows[row, SE.BRANCH_GAPS] = -1
     for side in range(2):

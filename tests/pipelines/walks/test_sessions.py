@@ -306,6 +306,22 @@ def test_in_a_transaction_what_is_accepted_takes_effect_with_the_commit():
     ]
 
 
+def test_a_rollback_ends_what_was_accepted_before_it():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    for number in (0, 1):
+        peers.transfer(False)
+        peers.settle("accept", (number, number))
+        peers.command(True, "tx.rollback")
+    peers.settle("accept", (1, 1))
+    peers.control(True, "session.detach", name="s")
+    assert settlements(peers) == [
+        (0, "none", None, "rollback", 7000),
+        (1, "none", None, "channel-close", 12000),
+    ]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
