@@ -239,12 +239,18 @@ class Dissector:
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """Evict the connections with the most retained bytes, and report it at the last of these segments."""
         slots = self.accounting.heaviest()
-        for out in self.tcp.end(slots):
-            yield from self._take(out, buffer)
         text = (
             f"more than {limits.REMEMBERED} bytes of open connections were retained: {len(slots)} connections evicted"
         )
-        self.tcp.evicted.append((*_last(segments), text))
+        yield from self.evict(slots, buffer, _last(segments), text)
+
+    def evict(self, slots: Ints, buffer: Buffer, segment: tuple[int, int, int], text: str) -> Iterator[Work]:
+        """End connections that are open; report it at a segment: its capture, packet and time."""
+        for slot in slots.tolist():
+            self.connections.record(slot).evicted = True
+        for out in self.tcp.end(slots):
+            yield from self._take(out, buffer)
+        self.tcp.evicted.append((*segment, text))
 
     def _report_limits(self, segments: SegmentBatch) -> None:
         """Report limits of the process that were reached, each once, at the last of these segments."""

@@ -31,7 +31,7 @@ from amqpscope.dissector.parallel.arrangement import RANGE
 from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
@@ -228,27 +228,27 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
-T = TypeVar("T", Piece, Seated)
+T = TypeVar("T", Split, Seated)
 
 
 def grouped(spark: SparkSession, lists: Sequence[Sequence[T]]) -> list[list[Sequence[T]]]:
-    """Return lists of pieces of captures in groups, each for one task, by the sizes of the pieces."""
-    sizes = [sum(map(_size, pieces)) for pieces in lists]
+    """Return lists of splits of captures in groups, each for one task, by the sizes of the splits."""
+    sizes = [sum(map(_size, splits)) for splits in lists]
     room = min(READ, sum(sizes) // (TURNS * spark.sparkContext.defaultParallelism))
     groups: list[list[Sequence[T]]] = []
     left = -1
-    for pieces, size in zip(lists, sizes, strict=True):
+    for splits, size in zip(lists, sizes, strict=True):
         if left < 0:
             groups.append([])
             left = room
-        groups[-1].append(pieces)
+        groups[-1].append(splits)
         left -= size
     return groups
 
 
-def _size(piece: Piece | Seated) -> int:
-    size = piece.source.size or 0
-    return size if piece.part is None else (piece.part.end or size) - piece.part.begin
+def _size(split: Split | Seated) -> int:
+    size = split.source.size or 0
+    return size if split.part is None else (split.part.end or size) - split.part.begin
 
 
 def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
@@ -256,20 +256,20 @@ def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
     return spark.range(0, len(groups), 1, len(groups))
 
 
-def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Piece]]) -> list[Survey]:
-    """Return the surveys of lists of pieces of captures, in their order."""
+def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Split]]) -> list[Survey]:
+    """Return the surveys of lists of splits of captures, in their order."""
     groups = grouped(spark, lists)
     found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
 def survey_groups(
-    groups: Sequence[Sequence[Sequence[Piece]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+    groups: Sequence[Sequence[Sequence[Split]]], compiled: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the surveys (SURVEYS) of groups of lists of pieces, by the numbers of the groups."""
+    """Yield the surveys (SURVEYS) of groups of lists of splits, by the numbers of the groups."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            found = [each for pieces in groups[number] for each in survey(pieces, compiled)]
+            found = [each for splits in groups[number] for each in survey(splits, compiled)]
             yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 

@@ -103,7 +103,10 @@ class Analyze:
         if arguments.master is not None:
             return self._archive(arguments)
         sources, options, status = common.sources(arguments)
-        with common.progress(sources) as advance, common.watch(sources) as watch:
+        with (
+            common.progress(sources, lambda: f"{len(reading.seen)} of {len(sources)} files") as advance,
+            common.watch(sources) as watch,
+        ):
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}

@@ -78,15 +78,20 @@ class Dissect:
         if arguments.jobs > 1 and any(source.size is None for source in sources):
             raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")
         target = Target(arguments.output, arguments.format, arguments.compression)
+        output: Output | None = None
+
+        def done() -> str:
+            rows = f", {sum(output.rows.values()):,} rows" if output and arguments.jobs == 1 else ""
+            return f"{len(reading.seen)} of {len(sources)} files{rows}"
+
         with (
-            common.progress(sources) as advance,
+            common.progress(sources, done) as advance,
             common.watch(sources) as watch,
             Jobs(arguments.jobs, target) as jobs,
         ):
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch, make=jobs.make)
             wanted = schemas(options.protocol)
-            output: Output | None = None
             try:
                 # The folder is created only after the first rows: a file that is not a capture changes nothing.
                 for work in reading.work():

@@ -39,10 +39,9 @@ class IdleDissector(Dissector):
         if not len(idle):
             return
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
-        for out in self.tcp.end(idle):
-            yield from self._take(out, buffer)
+        text = f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"
+        yield from self.evict(idle, buffer, segment, text)
         self.retain(buffer)
-        self.tcp.evicted.append((*segment, f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"))
 
     def under_way(self) -> pa.RecordBatch:
         """Return the rows that the connections that go on would have now."""

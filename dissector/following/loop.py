@@ -87,7 +87,7 @@ class Follower:
         prepare: called with the captures of a batch before they are read.
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
-        until_idle: end when nothing was written to the directory for so many seconds; None: never.
+        until_idle: end when nothing was written to the directory for this many seconds; None: never.
 
     Attributes:
         over: whether that was the end.

@@ -64,7 +64,7 @@ def planned(sources: Iterable[Source], run: Run, options: Callable[[int], Option
 
     Args:
         sources: the captures, in any order.
-        run: returns the surveys of lists of pieces, which may be made side by side.
+        run: returns the surveys of lists of splits, which may be made side by side.
         options: returns those of the dissection, given the time of the first packet (ns).
         size: bytes of the ranges into which bigger files are split.
 

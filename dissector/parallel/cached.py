@@ -21,7 +21,7 @@ from amqpscope.dissector.parallel.archive import Plan, dissect, planned
 from amqpscope.dissector.parallel.blocks import Block, Seated
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.tables.output import Output
 from amqpscope.dissector.tables.rows import schemas
 
@@ -69,11 +69,11 @@ class Dissection:
         (folder,) = share(self.folder, {f"part-{number}": partial(self._dissect, number)})
         return folder
 
-    def _surveys(self, lists: list[list[Piece]]) -> Iterator[Survey]:
-        """Yield the surveys of lists of pieces of captures, some of which are surveyed anew in other lists."""
+    def _surveys(self, lists: list[list[Split]]) -> Iterator[Survey]:
+        """Yield the surveys of lists of splits of captures, some of which are surveyed anew in other lists."""
         names = [f"survey-{hashlib.sha256(repr(each).encode()).hexdigest()[:16]}" for each in lists]
-        pieces = {name: partial(_survey, each, self.compiled) for name, each in zip(names, lists, strict=True)}
-        for file in share(self.folder, pieces):
+        surveys = {name: partial(_survey, each, self.compiled) for name, each in zip(names, lists, strict=True)}
+        for file in share(self.folder, surveys):
             yield from _read(file)
 
     def _dissect(self, number: int, folder: Path) -> None:
@@ -96,8 +96,8 @@ class Dissection:
                 writer.write_batch(blocks.written(block))
 
 
-def _survey(pieces: Iterable[Piece], compiled: bool, file: Path) -> None:
-    _write(survey(pieces, compiled), file)
+def _survey(splits: Iterable[Split], compiled: bool, file: Path) -> None:
+    _write(survey(splits, compiled), file)
 
 
 def _sorted(files: Iterable[Path], part: int) -> Iterator[Block]:

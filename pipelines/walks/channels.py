@@ -36,7 +36,7 @@ CHANNELS = 1 << 17
 """Rows of `table`: channels by parity of the epoch."""
 NEVER = 1 << 62
 
-OPEN, CLOSE = what(FRAMES, "channel.open"), what(FRAMES, "channel.close")
+OPEN, CLOSE, CLOSE_OK = (what(FRAMES, f"channel.{name}") for name in ("open", "close", "close-ok"))
 
 
 class Account(NamedTuple):
@@ -174,7 +174,7 @@ def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: in
 
 @kernel
 def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
-    """Note a channel.close, or the channel.open of the next epoch."""
+    """Note a channel.close (its answer shows one that was not seen), or the channel.open of the next epoch."""
     accounts = channels[0]
     if events[i, EV.WHAT] == OPEN:
         if accounts[account, ACC.REOPENED] < 0:
@@ -182,6 +182,8 @@ def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
             accounts[account, ACC.REOPENED_TS] = events[i, EV.TS]
     else:
         side = events[i, EV.FROM_CLIENT]
+        if side >= 0 and events[i, EV.WHAT] == CLOSE_OK:
+            side = CLIENT - side
         if side >= 0 and accounts[account, ACC.SERVER_CLOSE + side] < 0:
             accounts[account, ACC.SERVER_CLOSE + side] = events[i, EV.ORDER]
             accounts[account, ACC.SERVER_CLOSE_TS + side] = events[i, EV.TS]
@@ -207,6 +209,14 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
     return found, ts, since
 
 
+@kernel
+def silenced_by(conn: Array) -> int:
+    """Return what ended a connection on which nobody sent a close (ENDED_BY)."""
+    if conn[CONN.CLOSED] == 1:
+        return CONNECTION_CLOSE
+    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
+
+
 @called
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
     """Return why nobody answered a frame, and when that was certain (-1: unknown).
@@ -224,8 +234,8 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
         frame: the frame.
     """
     accounts = channels[0]
-    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], CONNECTION_CLOSE if conn[CONN.CLOSED] == 1 else CAPTURE_END
-    heard, heard_ts = NEVER, -1
+    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
+    heard, heard_ts, own_end = NEVER, -1, False
     for who in range(2):
         at, ts, why = conn[CONN.SERVER_CLOSE + who], conn[CONN.SERVER_CLOSE_TS + who], CONNECTION_CLOSE
         own = accounts[account, ACC.SERVER_CLOSE + who]
@@ -236,13 +246,13 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
         if at >= 0 and who == side:
             heard, heard_ts = at, ts
         if at >= 0 and at < end:
-            end, end_ts, by = at, ts, why
+            end, end_ts, by, own_end = at, ts, why, who == side
     if frame > heard and not is_late(conn, gaps, side, frame):
         return DISCARDED, heard_ts
     if accounts[account, ACC.REOPENED] >= 0 and accounts[account, ACC.REOPENED] < end:
         end, end_ts, by = accounts[account, ACC.REOPENED], accounts[account, ACC.REOPENED_TS], CHANNEL_CLOSE
     lost, lost_ts, since = lost_at(channels, account, conn, gaps, side, frame)
-    if lost != NEVER and since < end:
+    if lost != NEVER and (since < end or own_end):  # it answers what came before its close also after that
         return GAP, lost_ts
     return by, end_ts
 

@@ -17,6 +17,7 @@ from amqpscope.pipelines.walks.commands import (
     COMMITTING,
     COMMITTING_BRANCH,
     COMPLETED,
+    DOUBTED,
     EXCEPTION,
     KIND,
     MORE,
@@ -37,7 +38,7 @@ from amqpscope.pipelines.walks.commands import (
     report,
     settle,
 )  # fmt: skip
-from amqpscope.pipelines.walks.connection import CLIENT, SERVER
+from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.sessions import DONE_FROM, DONE_TO, RESUMED, SE, WRAP
@@ -52,8 +53,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     account = 2 * row + 1 - side
     named = role == RESULT or role == EXCEPTION
-    branch = rows[row, SE.BRANCH]
-    pending = role == ACCEPT and side == CLIENT and (rows[row, SE.TRANSACTION] == 1 or branch != 0)
+    pending = accepted_as(row, of) if role == ACCEPT and side == CLIENT else NONE
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
@@ -87,8 +87,8 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                     found += 1
                     if found > 1:
                         break
-                elif made != NONE and pending:
-                    accept(of, slot, branch)
+                elif made != NONE and pending != NONE:
+                    accept(of, slot, pending, rows[row, SE.BRANCH])
                 elif made != NONE:
                     if role == RESULT and not end_branch(batch, i, slot, row, of):
                         return False
@@ -161,9 +161,19 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
 
 
 @kernel
-def accept(of: Outstanding, slot: int, branch: int) -> None:
+def accepted_as(row: int, of: Outstanding) -> int:
+    """Return what a delivery of a session is when it is accepted in a transaction; NONE: it is not in one."""
+    rows = of.sessions[1]
+    since = rows[row, SE.BRANCH_GAPS]
+    if since >= 0 and of.conn[CONN.CLIENT_GAPS] != since:
+        return DOUBTED
+    return ACCEPTED if rows[row, SE.TRANSACTION] == 1 or rows[row, SE.BRANCH] != 0 else NONE
+
+
+@kernel
+def accept(of: Outstanding, slot: int, kind: int, branch: int) -> None:
     """Note that a delivery is accepted in a transaction; `branch`: in this one of a distributed transaction."""
-    mark(of, slot, ACCEPTED)
+    mark(of, slot, kind)
     slots = of.ledger[1]
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
     slots[slot, SL.EXTRA] = kept | (SEVERAL_BIT * of.state[ST.SEVERAL]) | (branch << BRANCH_BITS)

@@ -12,6 +12,7 @@ from amqpscope.pipelines.walks.channels import (
     CAPTURE_END,
     CHANNEL_CLOSE,
     CONNECTION_CLOSE,
+    EVICTED,
     GAP,
     ROLLBACK,
 )
@@ -112,7 +113,7 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
         elif kind == UNSURE:
             outcome = UNKNOWN
-        elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END):
+        elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END or by == EVICTED):
             goes_on = rows[row, SE.KEY] ^ of.state[ST.SCOPE]
         elif kind == ACCEPTED and (by == CHANNEL_CLOSE or by == CONNECTION_CLOSE):
             branch = extra >> BRANCH_BITS

@@ -172,11 +172,12 @@ def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
     events, more, _ = batch
     (accounts, _, _, _), rows = of.sessions
     role = more[i, MORE.ROLE]
-    if role == SELECT:
-        rows[row, SE.TRANSACTION] = 1
-        return
     if role >= START:
         rows[row, SE.BRANCH] = more[i, MORE.BRANCH] if role == START else 0
+        rows[row, SE.BRANCH_GAPS] = of.conn[CONN.CLIENT_GAPS]
+        return
+    rows[row, SE.TRANSACTION] = 1  # also where the tx.select is not in the capture
+    if role == SELECT:
         return
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]

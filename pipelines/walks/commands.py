@@ -14,7 +14,7 @@ from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.store import declare
 
 PLAIN, TRANSFER, POINT, ATTACH, DETACH, DETACHED, TIMEOUT, EXPECTED, COMPLETED, RESULT, EXCEPTION = range(11)
-ACCEPT, REJECT, RELEASE, SELECT, COMMIT, ROLL_BACK, START, END = range(11, 19)
+ACCEPT, REJECT, RELEASE, SELECT, COMMIT, ROLL_BACK, START, END = range(11, 19)  # after END no branch is open
 PREPARE_BRANCH, COMMIT_BRANCH, ROLL_BACK_BRANCH = range(19, 22)
 ROLES = {
     "session.command-point": POINT,
@@ -32,6 +32,7 @@ ROLES = {
     "tx.select": SELECT,
     "tx.commit": COMMIT,
     "tx.rollback": ROLL_BACK,
+    "dtx.select": END,
     "dtx.start": START,
     "dtx.end": END,
     "dtx.prepare": PREPARE_BRANCH,
@@ -46,8 +47,8 @@ PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, COMMITTING, ROLLED, DOUBTED, R
 PREPARING, COMMITTING_BRANCH, ROLLING_BACK = range(11, 14)
 """What is outstanding (the low bits of SL.EXTRA): a publish; one whose sender need not wait; a delivery; one that is
 not acquired; one of which it is unknown whether it is to be accepted; accepted in a transaction that is not committed;
-in one whose commit is under way; in one that was rolled back; in one that ended with a command of unknown id; any
-other command that asks. Of those, the last three end a branch of a distributed transaction."""
+in one whose commit is under way; in one that was rolled back; in one that ended with a command of unknown id, or may
+have in a gap; any other command that asks. Of those, the last three end a branch of a distributed transaction."""
 KIND = (1 << 4) - 1
 SEVERAL_BIT, QUEUE_BITS, BRANCH_BITS = 1 << 4, 5, 32
 """SL.EXTRA has the kind in KIND, whether several were accepted with it, the number of a queue, by one more, and the

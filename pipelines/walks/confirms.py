@@ -57,7 +57,9 @@ class Confirms:
 
     tables = ("confirms",)
     needs: Mapping[int, Needs] = {
-        FRAMES: Needs((), ("basic.ack", "basic.nack", "channel.open", "channel.close", "connection.close")),
+        FRAMES: Needs(
+            (), ("basic.ack", "basic.nack", "channel.open", "channel.close", "channel.close-ok", "connection.close")
+        ),
         MESSAGES: Needs(
             ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
             ("publish", "return"),
@@ -186,7 +188,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
     inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
-    # by a number that is only inferred nobody can be said not to have answered
+    # by a number that is only inferred it is not known that nobody answered
     by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), ch.GAP, out[:, OUT.BY])
     returned = out[:, OUT.RETURNED]
     return conform(

@@ -34,7 +34,7 @@ ON_RECOVER_ASYNC, ON_CONFIRM = what(FRAMES, "basic.recover-async"), what(FRAMES,
 ON_SELECT = what(FRAMES, "tx.select")
 ON_COMMIT, ON_COMMIT_OK = what(FRAMES, "tx.commit"), what(FRAMES, "tx.commit-ok")
 ON_TX_ROLLBACK, ON_ROLLBACK_OK = what(FRAMES, "tx.rollback"), what(FRAMES, "tx.rollback-ok")
-ON_OPEN, ON_CLOSE, ON_CONNECTION_CLOSE = ch.OPEN, ch.CLOSE, what(FRAMES, "connection.close")
+ON_OPEN, ON_CLOSE, ON_CLOSE_OK, ON_CONNECTION_CLOSE = ch.OPEN, ch.CLOSE, ch.CLOSE_OK, what(FRAMES, "connection.close")
 ON_CONNECTION = what(CONNECTIONS)
 
 

@@ -38,6 +38,7 @@ from amqpscope.pipelines.walks.delivered import (
     ON_CANCEL,
     ON_CANCEL_OK,
     ON_CLOSE,
+    ON_CLOSE_OK,
     ON_COMMIT,
     ON_COMMIT_OK,
     ON_CONFIRM,
@@ -139,7 +140,7 @@ def is_wanted(word: int) -> bool:
         or word == ON_CONSUME or word == ON_CONSUME_OK or word == ON_CANCEL or word == ON_CANCEL_OK
         or word == ON_ASK_GET or word == ON_GET_OK or word == ON_GET_EMPTY or word == ON_DECLARE_OK or word == ON_QOS
         or word == ON_RECOVER or word == ON_RECOVER_OK or word == ON_RECOVER_ASYNC
-        or word == ON_OPEN or word == ON_CLOSE or is_transaction(word)
+        or word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK or is_transaction(word)
     )  # fmt: skip
 
 
@@ -161,9 +162,12 @@ def happen(events: Array, more: Array, i: int, account: int, book: Book, own: Ow
     if word == ON_ACK or word == ON_NACK or word == ON_REJECT:
         if events[i, EV.FROM_CLIENT] == CLIENT:
             return acknowledge(events, more, i, account, book, own, result)
-    elif word == ON_OPEN or word == ON_CLOSE:
+    elif word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK:
         ch.note_close(book[2], account, events, i)
-        close_windows(account, result[1][ST.BASE] + i, events[i, EV.TS], 1, own)
+        if word == ON_CLOSE_OK:  # where its close was seen, they are closed
+            close_windows(account, -1, events[i, EV.TS], 0, own)
+        else:
+            close_windows(account, result[1][ST.BASE] + i, events[i, EV.TS], 1, own)
     elif word == ON_RECOVER or word == ON_RECOVER_OK or word == ON_RECOVER_ASYNC:
         return recover(events, i, account, book, own, result)
     elif is_transaction(word):

@@ -7,7 +7,9 @@ selects them, and plain Python goes over them. What an event does to waits:
 |--------------------------------------|----------------------------------------------------------------------------|
 | connection.blocked, of the broker    | one of the connection begins, unless it waits already                      |
 | connection.unblocked, of the broker  | that one ends                                                              |
-| channel.flow, not active             | one of the channel and that side begins, unless it waits already           |
+| channel.flow, not active             | one of the channel and that side begins, unless it waits already; the      |
+|                                      | first after a gap, or in the middle of a channel, has no duration: an      |
+|                                      | earlier one may be missing                                                 |
 | channel.flow, active                 | that one ends                                                              |
 | channel.flow that is cut             | that one ends, when is unknown                                             |
 | channel.flow-ok, not active          | that of the other side was accepted                                        |
@@ -40,6 +42,7 @@ from amqpscope.pipelines.walks.flow_steps import (
     CLOSE,
     FLOW,
     FLOW_OK,
+    GAP_WORDS,
     GAPS,
     METHODS,
     OPEN,
@@ -52,7 +55,7 @@ from amqpscope.pipelines.walks.rows import Waiting
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-NAME, VERSION = "flow_control", 1
+NAME, VERSION = "flow_control", 2
 _OPENER = (
     "connection_id", "channel", "channel_epoch", "method", "reason", "from_client", "frame_no", "capture", "packet",
     "ts_ns",
@@ -73,6 +76,8 @@ class Wait:
     epoch: int
     accepted: bool = False
     """Of channel.flow: whether it was answered."""
+    begun: bool = True
+    """Whether it began with its opener for sure: an earlier one may not have been captured."""
 
 
 @dataclass
@@ -90,6 +95,10 @@ class Open:
     """At most two for each of 65,535 channels, and one."""
     shut: dict[int, int] = field(default_factory=dict)
     """Channels that were closed, with their epoch."""
+    flowed: set[Scope] = field(default_factory=set)
+    """Channels and sides with a channel.flow since the last gap."""
+    lossy: bool = False
+    """Whether there was a gap."""
 
 
 @dataclass
@@ -103,6 +112,8 @@ class Ended:
     """When it ended, or until when it certainly went on; -1 where that is unknown."""
     seen: list[bool] = field(default_factory=list)
     """Whether its end was seen."""
+    begun: list[bool] = field(default_factory=list)
+    """Whether its beginning was seen."""
 
     def add(self, wait: Wait, at: int, until: int, seen: bool) -> None:
         """Add a wait that ended."""
@@ -110,6 +121,7 @@ class Ended:
         self.at.append(at)
         self.until.append(until)
         self.seen.append(seen)
+        self.begun.append(wait.begun)
 
 
 class FlowControl:
@@ -141,13 +153,15 @@ class FlowControl:
             return
         yield from _windows(events)
         self._openers.begin(events)
-        ended = Ended()
+        ended, stepped = Ended(), False
         for step in relevant(events, self._open.identity, self._open.waits):
             if step.identity != self._open.identity:
                 self._silence(ended)
                 self._open = Open(step.identity, step.silence_ts, step.ended)
+                stepped = False
             self._step(step, ended)
-        self._remember(events, ended)
+            stepped |= step.is_gap
+        self._remember(events, ended, stepped)
         yield from self._rows(ended, events)
         base = self._openers.base
         still = [wait.opener - base for wait in self._open.waits.values() if wait.opener >= base]
@@ -163,10 +177,11 @@ class FlowControl:
     def take_out(self) -> bytes:
         """Return the state of the open connection as versioned bytes, and reset the walk."""
         now = self._open
-        waits = [[*scope, wait.opener, wait.epoch, wait.accepted] for scope, wait in now.waits.items()]
+        waits = [[*scope, wait.opener, wait.epoch, wait.accepted, wait.begun] for scope, wait in now.waits.items()]
         parts: dict[str, Any] = {
-            "connection": [now.identity, now.silence_ts, now.ended, now.closed],
-            "waits": np.array(waits, np.int64).reshape(-1, 5),
+            "connection": [now.identity, now.silence_ts, now.ended, now.closed, now.lossy],
+            "waits": np.array(waits, np.int64).reshape(-1, 6),
+            "flowed": np.array(list(now.flowed), np.int64).reshape(-1, 2),
             "shut": np.array(list(now.shut.items()), np.int64).reshape(-1, 2),
             "base": self._openers.base,
         }
@@ -184,12 +199,13 @@ class FlowControl:
         """
         parts = unpack(NAME, VERSION, state)
         waits = {
-            (channel, side): Wait(opener, epoch, bool(accepted))
-            for channel, side, opener, epoch, accepted in parts["waits"].tolist()
+            (channel, side): Wait(opener, epoch, bool(accepted), bool(begun))
+            for channel, side, opener, epoch, accepted, begun in parts["waits"].tolist()
         }
         self._renew()
-        identity, silence_ts, ended, closed = parts["connection"]
-        self._open = Open(identity, silence_ts, ended, closed, waits, dict(parts["shut"].tolist()))
+        identity, silence_ts, ended, closed, lossy = parts["connection"]
+        flowed = {(channel, side) for channel, side in parts["flowed"].tolist()}
+        self._open = Open(identity, silence_ts, ended, closed, waits, dict(parts["shut"].tolist()), flowed, lossy)
         self._openers.put_back(parts.get("openers"), parts["base"])
 
     def _step(self, step: Step, ended: Ended) -> None:
@@ -219,6 +235,8 @@ class FlowControl:
             self._over(_of(channel), step, ended)
         elif step.is_gap:
             self._lose(list(self._open.waits), step, ended)
+            self._open.flowed.clear()
+            self._open.lossy = True
         elif step.is_cut:
             self._lose(_of(channel) if channel else [THE_CONNECTION], step, ended)
 
@@ -226,10 +244,15 @@ class FlowControl:
         now = self._open
         is_over = now.closed or (scope != THE_CONNECTION and now.shut.get(step.channel, -1) >= step.epoch)
         if scope not in now.waits and not is_over:
-            now.waits[scope] = Wait(self._openers.base + step.at, step.epoch)
+            begun = scope in now.flowed or scope == THE_CONNECTION or (step.epoch > 0 and not now.lossy)
+            now.waits[scope] = Wait(self._openers.base + step.at, step.epoch, begun=begun)
+        if scope != THE_CONNECTION:
+            now.flowed.add(scope)
 
     def _release(self, scope: Scope, step: Step, ended: Ended) -> None:
         wait = self._open.waits.pop(scope, None)
+        if scope != THE_CONNECTION:
+            self._open.flowed.add(scope)
         if wait is not None:
             ended.add(wait, step.at, step.ts, True)
 
@@ -265,8 +288,8 @@ class FlowControl:
         else:
             ended.add(wait, -1, until, seen)
 
-    def _remember(self, events: Events, ended: Ended) -> None:
-        """Remember what the next batch needs of the last connection of this one."""
+    def _remember(self, events: Events, ended: Ended, stepped: bool) -> None:
+        """Remember what the next batch needs of the last connection of this one; `stepped`: its gaps were steps."""
         connection = events.matrix[:, EV.CONNECTION]
         last = int(connection[-1])
         if last != self._open.identity:
@@ -276,6 +299,10 @@ class FlowControl:
         closes = np.flatnonzero((events.what == CLOSE) | (events.what == CHANNEL_CLOSE))
         closes = closes[connection[closes] == last]
         self._open.closed |= bool(np.any(events.what[closes] == CLOSE))
+        lost = np.isin(events.what, GAP_WORDS) & (connection == last) & (events.matrix[:, EV.FROM_CLIENT] >= 0)
+        if lost.any() and not stepped:
+            self._open.flowed.clear()
+        self._open.lossy |= bool(lost.any())
         shut = events.matrix[closes[events.what[closes] == CHANNEL_CLOSE]]
         self._open.shut.update(zip(shut[:, EV.CHANNEL].tolist(), shut[:, EV.EPOCH].tolist(), strict=True))
 
@@ -298,7 +325,7 @@ class FlowControl:
             **{f"start_{name}": opener[name] for name in ("frame_no", "ts_ns", "capture", "packet")},
             **_ends(at, events),
             "end_ts_ns": known(np.where(seen, until, -1)),
-            "duration_ns": known(_durations(start, until)),
+            "duration_ns": known(np.where(ended.begun, _durations(start, until), -1)),
             "side": pc.if_else(opener["from_client"], "client", "server"),
             "evidence": "proven",
             "reason": pc.if_else(blocked, opener["reason"], None),

@@ -16,13 +16,13 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.channels import (
-    CAPTURE_END,
     CHANNEL_CLOSE,
     CONNECTION_CLOSE,
     DISCARDED,
     ENDED_BY,
     GAP,
     NEVER,
+    silenced_by,
 )
 from amqpscope.pipelines.walks.connection import (
     CLIENT,
@@ -291,13 +291,11 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
         ts = channels[slot, CH.CLOSE_SERVER_TS + other] if by_channel else conn[CONN.SERVER_CLOSE_TS + other]
         emit(state, request, NONE, DISCARDED, ts, note, 0)
         return
-    how = CAPTURE_END
+    how = silenced_by(conn)
     ts = nodes[node, NO.TS]
     end = NEVER
     if conn[CONN.HAS_ROW] == 1:
         ts = conn[CONN.SILENCE_TS]
-        if conn[CONN.CLOSED] == 1:
-            how = CONNECTION_CLOSE
     if kind not in (CLOSES_CHANNEL, CLOSES_CONNECTION):
         for who in range(2):
             close = first_close(conn, channels, slot, who, frame)

@@ -16,7 +16,7 @@ from amqpscope.pipelines.walks.store import declare
 
 
 class More(NamedTuple):
-    """Columns of `Batch.more`; -1 for null unless said otherwise."""
+    """Columns of `Batch.more`; -1 for null unless noted otherwise."""
 
     IDENTITY: int  # id of the event; of messages, of the one with the least name
     POSITION: int  # its position in the batch

@@ -35,7 +35,7 @@ NOT_MANDATORY, MANDATORY, UNEXPECTED, ENTRIES = range(4)
 
 ON_PUBLISH, ON_RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
 ON_ACK, ON_NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
-ON_OPEN, ON_CLOSE = ch.OPEN, ch.CLOSE
+ON_OPEN, ON_CLOSE, ON_CLOSE_OK = ch.OPEN, ch.CLOSE, ch.CLOSE_OK
 
 
 class Output(NamedTuple):
@@ -117,7 +117,7 @@ def walk(
                     let_out(entry, more[i, MORE.CODE], returns, out, state)
                 elif entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
                     rt.release(returns, entry)
-        elif word == ON_OPEN or word == ON_CLOSE:
+        elif word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK:
             account = ch.account_of(channels, channel, epoch - 1 if word == ON_OPEN else epoch)
             if account < 0 and word == ON_CLOSE and channel >= 0:
                 account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)

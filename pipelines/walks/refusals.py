@@ -65,12 +65,15 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
                 refused = q
             else:
                 uncertain += 1
-    if refused >= 0 and uncertain > 0:  # it is this one's error only if the answers to the others are lost
+    if uncertain > 0:  # it may be the error of any of these, as far as answers to the others are lost
         for each in range(first, end):
             q = candidate(channels, queues, each, named, side, whole)
-            if q >= 0 and queues[q, QU.COUNT] > 0 and nodes[queues[q, QU.HEAD], NO.CUT_FRAME] < 0:
-                nodes[queues[q, QU.HEAD], NO.CUT_FRAME] = frame
-                nodes[queues[q, QU.HEAD], NO.CUT_TS] = ts
+            node = queues[q, QU.HEAD] if q >= 0 and queues[q, QU.COUNT] > 0 else NONE
+            while node >= 0:
+                if nodes[node, NO.CUT_FRAME] < 0:
+                    nodes[node, NO.CUT_FRAME] = frame
+                    nodes[node, NO.CUT_TS] = ts
+                node = nodes[node, NO.NEXT]
     if candidates == 1 and refused >= 0:
         head = queues[refused, QU.HEAD]
         emit(state, nodes[head, NO.ID], identity, REFUSED, NONE, nodes[head, NO.NOTE], 0)

@@ -135,7 +135,7 @@ def stream_frame(events: Array, arguments: Array, streams: State, i: int, identi
         return 0
     frame = events[i, EV.ORDER]
     if word == _STREAM_CLOSE:
-        close_stream(streams, side, frame, arguments[i, AR.CODE], identity)
+        close_stream(streams, side, frame, events[i, EV.TS], arguments[i, AR.CODE], identity)
     ask_stream(streams, word, correlation, side, identity, frame, events[i, EV.TS])
     return 1
 

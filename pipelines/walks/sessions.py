@@ -44,6 +44,7 @@ class Session(NamedTuple):
     COMMIT_FRAME: int
     ROLLBACK_TS: int  # time of the last rollback
     BRANCH: int  # that of a distributed transaction to which belongs what the client accepts; 0: none
+    BRANCH_GAPS: int  # gaps of the client when that was certain; -1: the session has no distributed transactions
 
 
 SE = declare(Session)
@@ -134,6 +135,7 @@ def renew(sessions: State, row: int, attached: int) -> None:
     rows[row, SE.COMMIT_FRAME] = -1
     rows[row, SE.ROLLBACK_TS] = -1
     rows[row, SE.BRANCH] = 0
+    rows[row, SE.BRANCH_GAPS] = -1
     for side in range(2):
         renew_account(accounts, 2 * row + side)
 

@@ -83,11 +83,17 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     slot = lg.first_above(ledger, accounts, account, floor)
     if slot >= 0:
         accounts[account, ACC.FLOOR] = lg.below(ledger, slot, floor)
+    slots, named = ledger[1], lg.slot_of(ledger, account, number)
+    is_seen = named >= 0 and 0 <= slots[named, SL.EXTRA] < ROLLED
     while slot >= 0 and (number == 0 or lg.number_of(ledger, slot) <= number):
         if state[ST.OUT] >= len(out):
             return SPENT_OUT
         following = lg.following(ledger, slot)
-        if not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
+        if is_seen and slots[slot, SL.EXTRA] == -1:  # another consumer's, which may not acknowledge at all
+            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, IN_GAP, -1, -1)
+            leave_windows(account, -1, slots[slot, SL.FRAME], -1, events[i, EV.TS], 0, own)
+            lg.remove(ledger, accounts, slot)
+        elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return SPENT_ACTS
         slot = following
     return DONE

@@ -16,7 +16,7 @@ import numpy as np
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.channels import ANSWERED, CAPTURE_END, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER
+from amqpscope.pipelines.walks.channels import ANSWERED, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER, silenced_by
 from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, GAP_TS, first_gap, is_missing
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what
 from amqpscope.pipelines.walks.open_requests import FO, NONE, REFUSED, State
@@ -254,10 +254,10 @@ def answer_stream(state: State, command: int, correlation: int, side: int, ident
 
 
 @called
-def close_stream(state: State, side: int, frame: int, code: int, identity: int) -> None:
+def close_stream(state: State, side: int, frame: int, ts: int, code: int, identity: int) -> None:
     """Apply a close by a side: if it gives an error, it answers the other side's oldest open request.
 
-    If the answer to that one may be lost, it is unknown whose error it is.
+    If the answer to that one may be lost, it is unknown whose error it is: no open request has an answer.
     """
     conn, gaps, _, nodes, heap, _ = state
     if conn[CONN.SERVER_CLOSE + side] != frame or code < 0 or code == OK:
@@ -268,6 +268,14 @@ def close_stream(state: State, side: int, frame: int, code: int, identity: int) 
     if node >= 0 and first_gap(conn, gaps, side, nodes[node, SN.FRAME]) < 0:
         emit_stream(state, nodes[node, SN.ID], identity, REFUSED, NONE)
         forget(state, node)
+        return
+    while node >= 0:
+        following = nodes[node, SN.LATER]
+        if nodes[node, SN.COMMAND] != _CLOSE:
+            gap = first_gap(conn, gaps, side, nodes[node, SN.FRAME])
+            emit_stream(state, nodes[node, SN.ID], NONE, GAP, gaps[gap, GAP_TS] if gap >= 0 else ts)
+            forget(state, node)
+        node = following
 
 
 @called
@@ -279,13 +287,11 @@ def end_stream(state: State) -> None:
         while heap[SH.OLDEST_SERVER + side] >= 0:
             node = heap[SH.OLDEST_SERVER + side]
             frame = nodes[node, SN.FRAME]
-            how = CAPTURE_END
+            how = silenced_by(conn)
             ts = nodes[node, SN.TS]
             end = NEVER
             if conn[CONN.HAS_ROW] == 1:
                 ts = conn[CONN.SILENCE_TS]
-                if conn[CONN.CLOSED] == 1:
-                    how = CONNECTION_CLOSE
             closed = conn[CONN.SERVER_CLOSE + other]
             if closed >= 0 and closed < frame:
                 how = DISCARDED

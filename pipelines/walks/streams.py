@@ -64,7 +64,7 @@ def ending(conn: Array, gaps: Array, frame: int) -> tuple[int, int]:
         return CONNECTION_CLOSE, conn[CONN.CLIENT_CLOSE_TS]
     if conn[CONN.CLOSED] == 1:
         return CONNECTION_CLOSE, conn[CONN.SILENCE_TS]
-    return CAPTURE_END, conn[CONN.SILENCE_TS]
+    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END, conn[CONN.SILENCE_TS]
 
 
 @kernel

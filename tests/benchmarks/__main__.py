@@ -74,8 +74,8 @@ def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -
     command = [sys.executable, "-m", "tests.benchmarks.floor", str(capture), str(output)]
     tries = []
     for _ in range(pairs):
-        said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        tries.append(json.loads(said))
+        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        tries.append(json.loads(printed))
     found: dict[str, Any] = min(tries, key=lambda t: t["wall_s"])
     log(f"{'floor (' + found['way'] + ')':<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}")
     found["ratio"] = compare("dissect / floor", measured, found)
@@ -84,11 +84,11 @@ def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -
 
 def profile(capture: Path, frames: int) -> dict[str, Any]:
     """Processor time of the stages."""
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.stages", str(capture)],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    found: dict[str, Any] = json.loads(said)
+    found: dict[str, Any] = json.loads(printed)
     log(stages.report(found, capture.stat().st_size, frames))
     return found
 

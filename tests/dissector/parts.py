@@ -6,7 +6,7 @@ from amqpscope.dissector.capture.sources import find, named
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import archive, blocks
 from amqpscope.dissector.parallel.arrangement import RANGE
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.reading import Reading
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import Row, tables
@@ -17,8 +17,8 @@ def comparable(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return found | {name: sorted(found[name], key=str) for name in ("anomalies", "captures")}
 
 
-def here(lists: list[list[Piece]]) -> list[Survey]:
-    """The surveys of pieces, made in this process."""
+def here(lists: list[list[Split]]) -> list[Survey]:
+    """The surveys of splits, made in this process."""
     return [each for mine in lists for each in survey(mine, compiled=False)]
 
 

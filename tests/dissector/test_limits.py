@@ -37,7 +37,7 @@ def reported(folder: Path, packets: list[Packet]) -> list[str]:
 def test_limits_of_a_connection_leave_others_alone(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most, data = GREEDY[limit]
     greedy = Tape().play(BEGIN)
-    greedy.say(CLIENT, data, range(20, len(data), 20))
+    greedy.send(CLIENT, data, range(20, len(data), 20))
     greedy.end()
     modest = Tape(port=40_001).play([*BEGIN, (CLIENT, b"".join(publish(b"y" * 50, 1))), (CLIENT, data[:40])]).end()
     packets = sorted([*greedy.packets, *modest.packets], key=lambda packet: packet.ts_ns)
@@ -72,7 +72,7 @@ def test_bytes_searched_for_the_next_frame(monkeypatch: pytest.MonkeyPatch, tmp_
     for number in range(20):
         tape = Tape(port=40_000 + number, start_ns=1_700_000_000_000_000_000 + number * 1_000_000).play(BEGIN)
         tape.next[CLIENT] += 30
-        tape.say(CLIENT, b"".join(publish(bytes(20_000), largest=20_000))[50:], range(1_000, 19_000, 1_000))
+        tape.send(CLIENT, b"".join(publish(bytes(20_000), largest=20_000))[50:], range(1_000, 19_000, 1_000))
         packets += tape.packets
     packets.sort(key=lambda packet: packet.ts_ns)
     assert reported(tmp_path, packets) == []

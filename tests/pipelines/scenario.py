@@ -88,6 +88,20 @@ class Connection:
         self.anomalies.append(where | {"from_client": from_client, "code": "tcp-gap"})
         return len(self.frames)
 
+    def delay(self, frames: int, messages: int = 0) -> None:
+        """The last frames come late, for the length of one before them was damaged: they were sent at the beginning."""
+        rows = [*self.frames[len(self.frames) - frames :], *self.messages[len(self.messages) - messages :]]
+        first = len(self.frames) - frames
+        where = {
+            "connection_id": self.id,
+            "frame_no": first,
+            "ts_ns": 0,
+            "from_client": self.frames[first]["from_client"],
+        }
+        self.anomalies.append(where | {"code": "frame-length-wrong"})
+        for row in rows:
+            row["ts_ns"] = row["first_ts_ns"] = 0
+
     @property
     def end(self) -> int:
         return len(self.frames) * TICK

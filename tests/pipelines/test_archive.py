@@ -284,11 +284,11 @@ def test_the_command(spark: SparkSession, captures: Path, tmp_path: Path, capsys
     given = ["dissect", str(captures), "-o", str(tmp_path / "out"), "--master", master, "--keylog", keylog]
     assert main([*given, "--jobs", "2"]) == 2
     assert "give one of them" in capsys.readouterr().err
-    said = []
+    printed = []
     for further in (["--master", master], []):
         assert main([*given[:2], "-o", str(tmp_path / "out"), *given[6:], *further]) == 2
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1]
-    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read" in said[0]
-    assert f"{tmp_path / 'out'}: 29 connections" in said[0]
-    assert "cut.pcap: truncated inside packet" in said[0]
+        printed.append(capsys.readouterr().err)
+    assert printed[0] == printed[1]
+    assert "text.pcap: not a pcap or pcapng file (looks like text); skipped, the other files are read" in printed[0]
+    assert f"{tmp_path / 'out'}: 29 connections" in printed[0]
+    assert "cut.pcap: truncated inside packet" in printed[0]

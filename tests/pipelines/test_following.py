@@ -23,6 +23,7 @@ from amqpscope.dissector.reading import Reading
 from amqpscope.pipelines import here
 from amqpscope.pipelines.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
+from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, killed, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import FOLDER, dissect, recorded
@@ -77,6 +78,18 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
             follow(folder, out / "followed", make=MAKE, tables=schemas())
     follow(folder, out / "followed", until_idle=0, make=MAKE, tables=schemas())
     assert rows(out / "followed") == expected(folder, out / "at once")
+
+
+def test_what_is_open_when_a_connection_is_evicted_is_censored_by_that(tmp_path: Path) -> None:
+    """Three days pass between two files, and with them the last confirm."""
+    (tmp_path / "captures").mkdir()
+    packets, link = recorded("pika_confirms.pcap")
+    late = [replace(packet, ts_ns=packet.ts_ns + 72 * HOUR_NS) for packet in packets[40:]]
+    for number, some in enumerate((packets[:40], late)):
+        (tmp_path / "captures" / f"trace-{number}.pcap").write_bytes(pcap(some, ns=True, link=link))
+    follow(tmp_path / "captures", tmp_path / "out", until_idle=0, make=MAKE, tables=schemas())
+    found = pq.read_table(tmp_path / "out" / "confirms", columns=["outcome", "ended_by"]).to_pylist()
+    assert [row["ended_by"] for row in found if row["outcome"] == "none"] == ["evicted"]
 
 
 SPREAD = ("lossy_link.pcap", "orders_pika.pcap", "qpid_multi_session.pcap", "stream_super.pcap", "tls_secrets.pcapng")

@@ -147,9 +147,9 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
         time.sleep(0.05)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "amqpscope: on Spark, local[2]\n"
+    assert printed == "amqpscope: on Spark, local[2]\n"
     assert not jvms(mark)
     assert not list((tmp_path / "temporary").iterdir())
     assert not (tmp_path / "statistics" / HIDDEN).exists()
@@ -159,9 +159,9 @@ def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> st
     command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    first, said = done.stderr.splitlines()
+    first, printed = done.stderr.splitlines()
     assert first == f"amqpscope: on Spark, {master}"
-    return said
+    return printed
 
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:

@@ -173,7 +173,7 @@ def number(
 
     Args:
         frames: (Frame, n).
-        n: how many.
+        n: their number.
         roles: (n,) what their operations mean for sessions.
         named: (n,) the session that an operation names; -1: none.
         points: (n,) the id that session.command-point names.

@@ -75,7 +75,7 @@ class StreamMessages(NamedTuple):
     counts: Ints
     """(frames,) the number of messages that each frame holds."""
     ordinal: Ints
-    """(messages,) how many records come before it in its frame."""
+    """(messages,) number of records that come before it in its frame."""
     shared: dict[str, pa.Array]
     """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
     unread: Unread

@@ -91,7 +91,7 @@ class Long:
     found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
     wrong: list[tuple[int, int]] = field(default_factory=list)
     given_up: int = 0
-    """Bytes passed over, because a bound was reached or the entries were broken."""
+    """Bytes skipped, because a bound was reached or the entries were broken."""
     limited: bool = False
     """It was a bound."""
     held: int = 0

@@ -30,7 +30,7 @@ def played(side: int, frames: list[bytes], segment: int, begin: list[Turn] = BEG
     """The packets of a connection on which these frames are sent."""
     data = b"".join(frames)
     tape = Tape().play(begin)
-    tape.say(side, data, range(segment, len(data), segment))
+    tape.send(side, data, range(segment, len(data), segment))
     return tape.end().packets
 
 
@@ -64,11 +64,22 @@ def test_behind_a_flipped_bit_two_frames_are_lost_at_most(bit: int) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("claimed", [28 * 19 + 20, 28 * 19 + 12])
+def test_a_length_is_refuted_by_the_beginning_of_what_follows(claimed: int, compiled: bool) -> None:
+    """Each frame has a segment of its own, so that no whole head follows where the damaged frame seems to end."""
+    (frame,) = ACCEPT
+    damaged = frame[:2] + claimed.to_bytes(2, "big") + frame[4:]
+    packets = played(CLIENT, [frame, damaged, *ACCEPT * 60], len(frame))
+    found = rows(dissect_packets(packets, compiled=compiled)["amqp010_frames"])
+    assert [row["method"] for row in found].count("message.accept") >= 60
+
+
+@BOTH
 @pytest.mark.parametrize("agreed", [4_096, w.LARGEST, None])
 def test_a_frame_above_what_was_agreed_is_named_and_read(agreed: int | None, compiled: bool) -> None:
     given = {"channel_max": 9} if agreed is None else {"channel_max": 9, "max_frame_size": agreed, "heartbeat": 60}
     tune = b"".join(w.operation("connection.tune-ok", 0, **given))
-    begin = [(side, tune if n == 5 else said) for n, (side, said) in enumerate(BEGIN)]
+    begin = [(side, tune if n == 5 else each) for n, (side, each) in enumerate(BEGIN)]
     again = w.operation("connection.tune-ok", 0, max_frame_size=w.LARGEST if agreed == 4_096 else 4_096)
     frames = [*again, *w.transfer(bytes(8_000)), *w.transfer(b"after")]
     for segment in (1448, 60_000):

@@ -116,11 +116,11 @@ class Peers:
         )
         return len(self.frames) - 1
 
-    def lose(self, from_client: bool) -> None:
+    def lose(self, from_client: bool, code: str = "tcp-gap") -> None:
         """Note a gap of a side before the next frame."""
         row = self.row(from_client, 1)
         names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
-        self.anomalies.append({name: row[name] for name in names} | {"code": "tcp-gap"})
+        self.anomalies.append({name: row[name] for name in names} | {"code": code})
 
 
 def listed(ranges: tuple[tuple[int, int], ...]) -> str:

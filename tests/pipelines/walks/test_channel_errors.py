@@ -26,8 +26,8 @@ IDS = {
 def refuse(c: Connection, method: str | None = None, code: int = 404, *, whole: bool = False, **columns: Any) -> int:
     class_id, method_id = IDS[method] if method else (0, 0)
     where = {"channel": 0, "epoch": 0, "method": "connection.close"} if whole else {"method": "channel.close"}
-    said = {"reply_code": code, "reply_text": "NO", "class_id": class_id, "method_id": method_id}
-    return c.frame(**({"from_client": False} | where | said | columns))
+    reply = {"reply_code": code, "reply_text": "NO", "class_id": class_id, "method_id": method_id}
+    return c.frame(**({"from_client": False} | where | reply | columns))
 
 
 def row(queue: str | None = None, exchange: str | None = None, **columns: Any) -> dict[str, Any]:

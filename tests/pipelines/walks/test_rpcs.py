@@ -148,6 +148,45 @@ def closed_in_peace() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": close * TICK}, {"outcome": "ok"}]
 
 
+def a_request_that_comes_late() -> tuple[Connection, list[dict[str, Any]]]:
+    """The answer before it, in the order of frames, may be its own."""
+    c = Connection(closed_by="client-close")
+    c.client("channel.open")
+    c.server("channel.open-ok")
+    c.server("basic.cancel-ok", consumer_tag="c")
+    c.client("basic.cancel", consumer_tag="c")
+    c.delay(1)
+    return c, [{"outcome": "ok"}, {"outcome": "none", "ended_by": "gap"}]
+
+
+def a_frame_of_another_type() -> tuple[Connection, list[dict[str, Any]]]:
+    """A content where none is expected may be a method, whose type was damaged."""
+    c = Connection(closed_by="client-close")
+    c.client("queue.delete", queue="q")
+    c.frame(False)
+    c.lose(from_client=False)
+    c.anomalies[-1] |= {"frame_no": 1, "code": "content-unexpected"}
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def one_direction() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="server-rst", handshake_outcome="one-direction")
+    c.server("connection.start", channel=0, epoch=0)
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def an_error_of_one_of_two() -> tuple[Connection, list[dict[str, Any]]]:
+    """The answer to the first may be lost, so the error may be that of either."""
+    c = Connection(closed_by="server-close")
+    c.client("channel.flow", active=True)
+    c.lose(from_client=False)
+    c.client("channel.flow", active=False)
+    c.server("connection.close", channel=0, epoch=0, reply_code=540, class_id=20, method_id=20)
+    c.client("connection.close-ok", channel=0, epoch=0)
+    unknown = {"outcome": "none", "ended_by": "gap"}
+    return c, [unknown, unknown, {"outcome": "ok"}]
+
+
 def closes_that_cross() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("channel.close")
@@ -313,6 +352,10 @@ SCENARIOS = {
         connection_closed_as_an_answer,
         closed_in_peace,
         closes_that_cross,
+        a_request_that_comes_late,
+        a_frame_of_another_type,
+        one_direction,
+        an_error_of_one_of_two,
         capture_begins_between_request_and_answer,
         both_sides_ask_the_same,
         no_answer,
@@ -397,11 +440,12 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
     for (losing, sides), share in zip(LOSSES, AT_LEAST[at_once], strict=True):
-        said = [made_connection(seed, at_once, kinds) for seed in range(60)]
-        captured = [each.captured(losing, sides=sides) for each in said]
+        connections = [made_connection(seed, at_once, kinds) for seed in range(60)]
+        captured = [each.captured(losing, sides=sides) for each in connections]
         rows = by_connection(walked(arrow(captured), [Rpcs()])["rpcs"], "request_frame_no")
         right, lacking, wrong = map(
-            sum, zip(*(each.judged(rows.get(c.id, [])) for each, c in zip(said, captured, strict=True)), strict=True)
+            sum,
+            zip(*(each.judged(rows.get(c.id, [])) for each, c in zip(connections, captured, strict=True)), strict=True),
         )
         assert wrong == 0
         assert right / (right + lacking) >= share
@@ -417,7 +461,7 @@ def test_of_one_direction_alone_the_answers_are_missing():
     c.client("basic.get")
     c.client("channel.close", reply_code=200)
     other = Connection(closed_by="server-fin")
-    other.server("connection.start", channel=0, epoch=0)  # nobody said anything to it
+    other.server("connection.start", channel=0, epoch=0)  # nobody sent anything to it
     rows = by_connection(walked(arrow([c, other]), [Rpcs()])["rpcs"], "request_frame_no")
     check(rows[c.id], [{"outcome": "none", "ended_by": "gap"}, {"outcome": "none", "ended_by": "gap"}])
     check(rows[other.id], [{"outcome": "none", "ended_by": "connection-close"}])

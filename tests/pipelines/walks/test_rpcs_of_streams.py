@@ -148,6 +148,16 @@ def test_closed_over_the_oldest_request():
     )
 
 
+def test_closed_over_one_of_two():
+    """The answer to the first may be lost, so the error may be that of either."""
+    s = Streams(closed_by="server")
+    s.ask("create", 1)
+    s.lose(False)
+    s.ask("delete", 2)
+    s.ask("close", 7, client=False, closing_code=13)
+    check(s.rows(), [*2 * [{"outcome": "none", "ended_by": "gap"}], {"request": "close"}])
+
+
 def test_the_first_gap_after_the_request_counts():
     s = Streams()
     s.ask("create", 1)

@@ -109,11 +109,12 @@ def test_ids_wrap():
     ]
 
 
-def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before():
+@pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
+def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before(code):
     peers = Peers(1)
     peers.begin()
     peers.transfer(True)
-    peers.lose(from_client=False)
+    peers.lose(from_client=False, code=code)
     peers.transfer(True)
     done = peers.completed(False, (0, 1))
     assert confirms(peers) == [(0, "none", None, "gap", 5000), (1, "ack", done, None, None)]
@@ -372,6 +373,30 @@ def test_in_a_distributed_transaction_what_is_accepted_takes_effect_with_the_res
         (4, "unknown", None, None, "channel-close"),
         (5, "none", None, None, "channel-close"),  # its branch went with the session
     ]
+
+
+def test_whether_a_branch_is_open_is_unknown_after_a_gap():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "dtx.select")
+    for _ in range(2):
+        peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.lose(from_client=True)
+    peers.settle("accept", (1, 1))
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "ack", None), (1, "none", "gap")]
+
+
+def test_a_session_that_commits_has_transactions():
+    """Also where its tx.select is not in the capture."""
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.commit")
+    peers.completed(False, (0, 0))
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "none", "rollback")]
 
 
 def test_a_branch_that_is_not_over_at_the_end_of_the_capture():

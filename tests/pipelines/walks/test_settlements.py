@@ -260,7 +260,7 @@ def across_buckets() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"delivery_tag": tag, "settle_frame_no": last} for tag in tags]
 
 
-def said_behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
+def sent_after_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.deliver(1)
     c.deliver(2)
@@ -278,7 +278,7 @@ def said_behind_the_servers_close() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
-def hole() -> tuple[Connection, list[dict[str, Any]]]:
+def gap() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.deliver(1)
     c.deliver(2)
@@ -329,7 +329,7 @@ def many_acknowledged_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
-def transaction_around_a_hole() -> tuple[Connection, list[dict[str, Any]]]:
+def transaction_around_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     """A rollback may be lost; so is the beginning of it all."""
     c = up(Connection())
     c.deliver(1)
@@ -357,11 +357,69 @@ def begun_inside_a_transaction() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "ack", "settle_frame_no": done}]
 
 
+def deliveries_that_come_late() -> tuple[Connection, list[dict[str, Any]]]:
+    """What the client sends before them in the order of frames may acknowledge them."""
+    c = up(Connection(closed_by="client-close"))
+    c.ack(1, client=True)
+    c.deliver(1)
+    c.deliver(2)
+    c.delay(6, messages=2)
+    c.deliver(3)
+    last = c.ack(3, True, client=True)
+    unknown = {"outcome": "none", "ended_by": "gap", "latency_ns": None}
+    return c, [unknown, unknown, {"outcome": "ack", "settle_frame_no": last}]
+
+
+def opened_again_in_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection(closed_by="client-close"))
+    c.client("channel.close")
+    c.server("channel.close-ok")
+    c.lose(from_client=True)
+    c.deliver(1)
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def closed_unseen() -> tuple[Connection, list[dict[str, Any]]]:
+    """The answer shows that the channel was closed."""
+    c = up(Connection(closed_by="client-close"))
+    c.deliver(1)
+    c.server("channel.close-ok")
+    return c, [{"outcome": "none", "ended_by": "channel-close"}]
+
+
+def lost_after_its_own_close() -> tuple[Connection, list[dict[str, Any]]]:
+    """Clients acknowledge also after they closed."""
+    c = up(Connection(closed_by="client-close"))
+    c.deliver(1)
+    c.client("connection.close", channel=0, epoch=0)
+    c.server("connection.close-ok", channel=0, epoch=0)
+    c.lose(from_client=True)
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
+def of_a_consumer_that_may_not_acknowledge() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.client("basic.consume", consumer_tag="c", queue="q")
+    c.deliver(1, consumer="unseen", no_ack=None)
+    c.deliver(2)
+    c.ack(2, True, client=True)
+    return c, [{"ended_by": "gap", "latency_ns": None}, {"outcome": "ack"}]
+
+
+def cut_at_the_end() -> tuple[Connection, list[dict[str, Any]]]:
+    """The length of the last frame may be wrong: an acknowledgement may lie in it."""
+    c = up(Connection(closed_by="client-close"))
+    c.deliver(1)
+    c.lose(from_client=True)
+    c.anomalies[-1]["code"] = "frame-cut"
+    return c, [{"outcome": "none", "ended_by": "gap"}]
+
+
 SCENARIOS = {
     f.__name__: f
     for f in (
         many_acknowledged_behind_a_gap,
-        transaction_around_a_hole,
+        transaction_around_a_gap,
         begun_inside_a_transaction,
         singly,
         multiple,
@@ -377,10 +435,16 @@ SCENARIOS = {
         closed_and_opened_again,
         tag_of_a_consumer_used_again,
         across_buckets,
-        said_behind_the_servers_close,
-        hole,
+        sent_after_the_servers_close,
+        gap,
         acknowledged_before_its_delivery,
         times_that_cannot_be,
+        deliveries_that_come_late,
+        opened_again_in_a_gap,
+        closed_unseen,
+        lost_after_its_own_close,
+        of_a_consumer_that_may_not_acknowledge,
+        cut_at_the_end,
     )
 }
 
