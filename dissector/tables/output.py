@@ -366,6 +366,8 @@ def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
         foreign = sorted(f"{part.parent.name}/{part.name}" for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
+    except FileExistsError as error:
+        raise OutputError(f"{folder} is a file, not a folder") from error
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
     return parts
