@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
-from amqpscope.pipelines.preparing import in_range, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
 from amqpscope.pipelines.sorting import BATCH, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -133,7 +133,7 @@ class Engine:
         source = ev.SOURCES.index(table)
         found = self.gathered.layouts[source].base
         if source == ev.MESSAGES and KEYED in self.rows:
-            return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size")))
+            return tuple(dict.fromkeys((*found, *keys.COLUMNS, *TIMED)))
         return found
 
     def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:

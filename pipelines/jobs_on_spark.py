@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from amqpscope.pipelines import kernels, union
 from amqpscope.pipelines.gathering import layouts
-from amqpscope.pipelines.preparing import snapped, timed
+from amqpscope.pipelines.preparing import TIMED, snapped, timed
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,
@@ -170,7 +170,7 @@ def _over_keys(
 
 def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
     compiled, fields = kernels.begin(None), schema("messages")
-    columns = dict.fromkeys((*keys.COLUMNS, "capture", "body_size", "unfinished"))
+    columns = dict.fromkeys((*keys.COLUMNS, *TIMED))
     for batch in batches:
         rows = pa.table({
             name: batch[name].cast(fields.field(name).type) if name in batch.schema.names

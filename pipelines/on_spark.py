@@ -27,7 +27,7 @@ from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
-from amqpscope.pipelines.preparing import snapped, spans, timed
+from amqpscope.pipelines.preparing import TIMED, snapped, spans, timed
 from amqpscope.pipelines.reader import by_tasks, read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -168,7 +168,7 @@ def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
     """Return what to store of each table; of messages also what engines need."""
     found = layouts(needs_of(walks))
     messages = found[ev.MESSAGES]
-    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, "body_size"))
+    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, *TIMED))
     return found | {ev.MESSAGES: messages._replace(base=tuple(columns))}
 
 

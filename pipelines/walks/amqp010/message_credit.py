@@ -196,7 +196,7 @@ class MessageCredit:
                 columns[f"{end}_{name}"] = frames[name] if frames is not None else None
         begun = self.retained.get(waits[:, WT.SUBSCRIPTION])
         assert begun is not None
-        until = known(waits[:, WT.END_TS], NONE)
+        until = known(np.where(waits[:, WT.END_TS] < waits[:, WT.START_TS], NONE, waits[:, WT.END_TS]), NONE)
         columns |= {
             "connection_id": waits[:, WT.CONNECTION],
             "channel": begun["channel"],

@@ -319,7 +319,9 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
         lost = cut
         ts = nodes[node, NO.CUT_TS]
         how = GAP
-    if lost == NEVER and is_missing(conn, other):
+    # nobody opens a channel again over a side that says nothing: what it says comes late
+    silent = channels[slot, CH.REOPENED] > frame and conn[CONN.LAST_SERVER + other] < frame
+    if lost == NEVER and (silent or is_missing(conn, other)):
         how = GAP
         ts = conn[CONN.LAST_TS]
     elif lost == NEVER and unknown == 1:

@@ -266,7 +266,7 @@ class Settlements:
         start, end = waits[:, WAIT.START], waits[:, WAIT.END]
         begun = _either(self.filled, self.turned, start)
         over = self.turned.chosen(end)
-        until = waits[:, WAIT.END_TS]
+        since, until = begun["ts_ns"].fill_null(0).to_numpy(), waits[:, WAIT.END_TS]
         seen = waits[:, WAIT.SEEN] == 1
         one = waits[:, WAIT.WHOLE] != 1
         return conform(
@@ -280,7 +280,7 @@ class Settlements:
                 "consumer_tag": pc.if_else(pa.array(one), begun["consumer_tag"], None),
                 "cause": "prefetch",
                 "end_ts_ns": pa.array(until, mask=~seen),
-                "duration_ns": latency(begun["ts_ns"].fill_null(0).to_numpy(), pa.chunked_array([until]), until >= 0),
+                "duration_ns": latency(since, pa.chunked_array([until]), until >= np.maximum(since, 0)),
                 "side": "client",
                 "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WAIT.PROVEN])),
             },
