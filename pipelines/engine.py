@@ -151,11 +151,11 @@ class Engine:
         source = ev.SOURCES.index(table)
         messages = None
         if source == ev.MESSAGES:
+            asked = (*TIMED, *(keys.COLUMNS if KEYED in self.rows else ()))
+            for name in (each for each in dict.fromkeys(asked) if each not in rows.column_names):
+                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
             rows = timed(rows, cut)
             if KEYED in self.rows:
-                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
-                for name in lacking:
-                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
                 rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
                 messages = encoded(keys.keyed(rows, self.compiled))
         return Prepared(table, self.gathered.prepare(source, rows), messages)
