@@ -12,7 +12,7 @@ KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test $(PARTS) $(UNITS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: demo test $(PARTS) $(UNITS) test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ test-unit-dissector: FILES := tests/dissector
 test-unit-others: FILES := tests --ignore=tests/dissector
 $(UNITS) $(filter-out test-unit, $(PARTS)) test-wheel: $(BIN)/.ready
 	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)" $(FILES)
+
+trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments, and time first answers
+	$(BIN)/python -m tools.trial dist/*.whl
 
 wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
 	rm -rf build dist

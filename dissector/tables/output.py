@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -214,6 +214,20 @@ class Output:
         for table in self._tables.values():
             table.discard()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the tables, or stop after an error."""
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.abort()
+            raise
+
     def _write_note(self, *, complete: bool) -> None:
         text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)
         try:
@@ -352,6 +366,8 @@ def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
         foreign = sorted(f"{part.parent.name}/{part.name}" for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
+    except FileExistsError as error:
+        raise OutputError(f"{folder} is a file, not a folder") from error
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
     return parts

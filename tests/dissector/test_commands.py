@@ -352,7 +352,7 @@ def test_a_file_of_somebody_in_a_table_of_ours_is_left_alone(
 
 def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("x")
-    assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out")
+    assert f"{tmp_path / 'out'} is a file, not a folder" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out")
     assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out" / "below")
 
 
