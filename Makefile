@@ -9,8 +9,10 @@ PARTS := test-unit test-compiled test-spark test-oracles
 # The first part is as long as all others together: two processes share it.
 UNITS := test-unit-dissector test-unit-others
 KERNELS := $(VENV)/.kernels
+# Tests start the program many times: its modules are compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test $(PARTS) $(UNITS) test-wheel wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: demo test $(PARTS) $(UNITS) test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,7 +35,8 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
-test: $(PARTS)  ## run the tests, in four parts that can be run apart
+test: $(BIN)/.ready  ## run the tests, in four parts that can be run apart, two processes at a time
+	@$(MAKE) --no-print-directory -j2 -O $(PARTS)
 
 test-unit: MARKS := not (compiled or spark or oracles or wheel)
 test-compiled: MARKS := compiled and not (spark or oracles or wheel)
@@ -47,6 +50,9 @@ test-unit-dissector: FILES := tests/dissector
 test-unit-others: FILES := tests --ignore=tests/dissector
 $(UNITS) $(filter-out test-unit, $(PARTS)) test-wheel: $(BIN)/.ready
 	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)" $(FILES)
+
+trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments, and time first answers
+	$(BIN)/python -m tools.trial dist/*.whl
 
 wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
 	rm -rf build dist

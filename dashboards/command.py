@@ -52,15 +52,12 @@ class Report:
 @contextmanager
 def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
     """Yield the tables of the page and the exit status; temporary tables are removed afterwards."""
-    import pyarrow as pa  # noqa: PLC0415
-
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
     from amqpscope.dissector.places import place  # noqa: PLC0415
 
-    without_pandas()
-    pa.set_memory_pool(pa.system_memory_pool())
+    settle()
     paths = [place(path) for path in arguments.captures]
     if making.are_tables(paths):
         common.refuse_for_tables(arguments)

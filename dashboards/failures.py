@@ -14,7 +14,7 @@ from amqpscope.dashboards.section import Cell, Figure, Grid, Single, number, of_
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.handshakes import ladder
 from amqpscope.dissector.handshakes.listing import COLUMNS, TEXTS, Group, Listing, cause_of, ends_of, sentence
-from amqpscope.dissector.handshakes.verdict import say
+from amqpscope.dissector.handshakes.verdict import filled
 from amqpscope.spec import handshakes
 from amqpscope.spec.handshakes import Cause
 
@@ -104,7 +104,7 @@ def _meanings(kinds: list[tuple[Cause, Group]]) -> Grid:
     rows = []
     for cause, group in kinds:
         facts = json.loads(group.first["handshake_facts"] or "{}")
-        what = say(cause.meaning, facts), say(cause.remedy, facts)
+        what = filled(cause.meaning, facts), filled(cause.remedy, facts)
         rows.append([Cell(cause.code), *(Cell(text, "prose") for text in what)])
     return Grid("What it means, and what to do", ["verdict", "means", "do"], rows)
 

@@ -6,7 +6,7 @@ The command line, Spark and the tests all use `feed` and `finish`.
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -167,11 +167,7 @@ class Dissector:
         own = self.options.protocol
         methods = [method.full_name for method in own.methods] if own else []
         what = (registry.names(), methods, self.options.bodies, self.options.handshakes)
-        try:
-            release = version("amqpscope")
-        except PackageNotFoundError:
-            release = "not installed"
-        return f"amqpscope {release} {zlib.crc32(repr(what).encode()):08x}\n".encode()
+        return f"amqpscope {_release()} {zlib.crc32(repr(what).encode()):08x}\n".encode()
 
     def work(self, batch: PacketBatch) -> Iterator[Work]:
         """Do as `feed`, but yield functions that make the rows, later and in any thread."""
@@ -243,12 +239,18 @@ class Dissector:
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """Evict the connections with the most retained bytes, and report it at the last of these segments."""
         slots = self.accounting.heaviest()
-        for out in self.tcp.end(slots):
-            yield from self._take(out, buffer)
         text = (
             f"more than {limits.REMEMBERED} bytes of open connections were retained: {len(slots)} connections evicted"
         )
-        self.tcp.evicted.append((*_last(segments), text))
+        yield from self.evict(slots, buffer, _last(segments), text)
+
+    def evict(self, slots: Ints, buffer: Buffer, segment: tuple[int, int, int], text: str) -> Iterator[Work]:
+        """End connections that are open; report it at a segment: its capture, packet and time."""
+        for slot in slots.tolist():
+            self.connections.record(slot).evicted = True
+        for out in self.tcp.end(slots):
+            yield from self._take(out, buffer)
+        self.tcp.evicted.append((*segment, text))
 
     def _report_limits(self, segments: SegmentBatch) -> None:
         """Report limits of the process that were reached, each once, at the last of these segments."""
@@ -397,6 +399,14 @@ class Dissector:
 
     def _connections(self, closed: Closed, end_ns: int | None) -> list[Row]:
         return self.tables.connections(self.connections.rows(closed, self.captures, end_ns))
+
+
+@cache
+def _release() -> str:
+    try:
+        return version("amqpscope")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _last(segments: SegmentBatch) -> tuple[int, int, int]:

@@ -24,7 +24,7 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]+)://([^/?]*)/?([^?]*)(\?.*)?", re.DOTALL)
 ANSWER_S = 15.0
 """Seconds that a store has for an answer about a file; without one it counts as unreachable."""
 ATTEMPTS, SILENT_S = 3, 3.0
-"""How often S3 is asked, and the seconds without a byte after which a request is given up."""
+"""How often S3 is asked, and the seconds without a byte after which a request is abandoned."""
 ASKED_AT_ONCE = 16
 """Most requests to a store side by side."""
 LEAST_BLOCK, MOST_BLOCK = 1 << 18, 8 << 20

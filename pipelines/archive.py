@@ -27,20 +27,20 @@ from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
-from amqpscope.dissector.parallel.arrangement import RANGE, surveyed
+from amqpscope.dissector.parallel.arrangement import RANGE
 from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.pipelines import here, on_spark, session
-from amqpscope.pipelines.engine import Advance, Engine, quiet
+from amqpscope.pipelines import here, on_spark
+from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.preparing import PACKET
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
-from amqpscope.pipelines.tasks import WRITTEN, Task, Watch, collected, interruptible, run, watched
+from amqpscope.pipelines.tasks import WRITTEN, Submission, Task, Watch, collected, run, watched
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
@@ -59,10 +59,6 @@ ROOM = 256 << 20
 CONNECTIONS = "connections"
 AT_A_TIME = 8
 """Blocks that go to Python at a time."""
-SETTINGS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(AT_A_TIME),
-    "spark.sql.adaptive.enabled": "false",
-}
 
 
 class Form(NamedTuple):
@@ -112,27 +108,14 @@ Range = Callable[[int], Options]
 """Returns the options, given the time of the first packet (ns)."""
 
 
-def dissect_captures(
-    sources: Sequence[Source],
-    output: Place,
-    options: Range,
-    note: Mapping[str, object],
-    master: str,
-    form: Form = PARQUET,
-    advance: Advance = quiet,
-    **settings: str,
-) -> Made:
+def dissect_captures(sources: Sequence[Source], options: Range, to: Submission, form: Form = PARQUET) -> Made:
     """Write the tables of captures, on Spark.
 
     Args:
-        sources: `capture.sources.named`; tasks see them and `output` under the same paths.
-        output: folder for the tables.
+        sources: `capture.sources.named`; tasks see them under the same paths.
         options: of the dissection.
-        note: the note that is written there.
-        master: the URL of Spark's master.
+        to: where this is done.
         form: the format of part files.
-        advance: called with the step, the amount done and the total.
-        settings: of the session (`session.session`).
 
     Raises:
         CaptureError: a file that the user named, or every file, cannot be read.
@@ -140,11 +123,11 @@ def dissect_captures(
         SessionError: Spark does not start.
         SparkError: a task failed repeatedly.
     """
-    folder = output.absolute()
+    folder = to.output.absolute()
 
     def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
         known = ready.plan.known
-        with _output(folder, schemas(known.options.protocol), {**note, **ready.times}, form) as made:
+        with _output(folder, schemas(known.options.protocol), {**to.note, **ready.times}, form) as made:
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
             tasks = Job(str(folder / HIDDEN), known, ready.compiled, form)
             found = collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN), ready.counted)
@@ -152,30 +135,17 @@ def dissect_captures(
                 made.adopt(file)
         return Made(made.rows, ready.reading)
 
-    return _run(job, sources, options, master, advance, settings)
+    return _run(job, sources, options, to)
 
 
-def analyze_captures(
-    sources: Sequence[Source],
-    output: Place,
-    options: Range,
-    note: Mapping[str, object],
-    master: str,
-    window_ns: int = HOUR_NS,
-    advance: Advance = quiet,
-    **settings: str,
-) -> Made:
+def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, window_ns: int = HOUR_NS) -> Made:
     """Write the statistics of captures, on Spark: rows go straight into the walks, in the task that dissects them.
 
     Args:
-        sources: as for `dissect_captures`, as all arguments but these.
-        output: folder for the statistics.
+        sources: as for `dissect_captures`, as all arguments but the last.
         options: of the dissection.
-        note: the note that is written there.
-        master: the URL of Spark's master.
+        to: where this is done.
         window_ns: how far before a delivery to look for its publish (ns).
-        advance: called with the step, the amount done and the total.
-        settings: of the session.
 
     Raises:
         CaptureError: a file that the user named, or every file, cannot be read.
@@ -183,13 +153,13 @@ def analyze_captures(
         SessionError: Spark does not start.
         SparkError: a task failed repeatedly.
     """
-    folder = output.absolute()
+    folder = to.output.absolute()
 
     def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
         cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
-        with _output(folder, {name: schema(name) for name in here.tables()}, {**note, **ready.times}) as made:
+        with _output(folder, {name: schema(name) for name in here.tables()}, {**to.note, **ready.times}) as made:
             walking = partial(analyze_part, tasks, ready.plan.known)
             found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
             watch.steps = ()
@@ -198,31 +168,23 @@ def analyze_captures(
             on_spark.conclude(spark, engine, made, found, tasks)
         return Made(made.rows, ready.reading)
 
-    return _run(job, sources, options, master, advance, settings)
+    return _run(job, sources, options, to)
 
 
 def _run(
-    job: Callable[[SparkSession, Ready, Watch], Made],
-    sources: Sequence[Source],
-    options: Range,
-    master: str,
-    advance: Advance,
-    settings: Mapping[str, str],
+    job: Callable[[SparkSession, Ready, Watch], Made], sources: Sequence[Source], options: Range, to: Submission
 ) -> Made:
     """Start Spark, survey the captures, and run a job over them."""
 
-    def work() -> Made:
-        spark = begin()
-        with watched(spark, advance) as watch:
+    def work(spark: SparkSession) -> Made:
+        with watched(spark, to.advance) as watch:
             watch.steps, watch.size = (f"surveying {counted(len(sources), 'capture')}",), total_size(sources) or 0
             found = ready(spark, sources, options)
             watch.steps = "reading packets", "dissecting connections"
             return job(spark, found, watch)
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
-    with session.running(master, small=True, **SETTINGS, **settings) as begin:
-        advance("starting Spark", 0, 0)
-        return interruptible(work)
+    return to.run(work, AT_A_TIME, small=True)
 
 
 @contextmanager
@@ -230,13 +192,9 @@ def _output(
     folder: Place, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
 ) -> Iterator[Output]:
     """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
-    made = Output(str(folder), wanted, *form, note)
     try:
-        yield made
-        made.finish()
-    except BaseException:
-        made.abort()
-        raise
+        with Output(str(folder), wanted, *form, note) as made:
+            yield made
     finally:
         remove_tree(folder / HIDDEN)
 
@@ -246,10 +204,9 @@ def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Rea
     found = [replace(source, path=str(places.place(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
-    surveys = surveyed(found, partial(survey_all, spark, compiled), max(min(each, RANGE), LEAST))
-    plan = planned(surveys, options)
-    reading = Reading([each.source for each in surveys], plan.options, compiled=False)
-    in_order = sorted(surveys, key=lambda each: place(each.source))
+    plan = planned(found, partial(survey_all, spark, compiled), options, max(min(each, RANGE), LEAST))
+    reading = Reading([each.source for each in plan.surveys], plan.options, compiled=False)
+    in_order = sorted(plan.surveys, key=lambda each: place(each.source))
     reading.seen += [each.summary for each in in_order if each.summary]
     return Ready(plan, compiled, reading)
 
@@ -267,27 +224,27 @@ def parts(spark: SparkSession, sources: Sequence[Source]) -> int:
     return max(-(-(total_size(sources) or 0) // TASK), int(spark.sparkContext.defaultParallelism))
 
 
-T = TypeVar("T", Piece, Seated)
+T = TypeVar("T", Split, Seated)
 
 
 def grouped(spark: SparkSession, lists: Sequence[Sequence[T]]) -> list[list[Sequence[T]]]:
-    """Return lists of pieces of captures in groups, each for one task, by the sizes of the pieces."""
-    sizes = [sum(map(_size, pieces)) for pieces in lists]
+    """Return lists of splits of captures in groups, each for one task, by the sizes of the splits."""
+    sizes = [sum(map(_size, splits)) for splits in lists]
     room = min(READ, sum(sizes) // (TURNS * spark.sparkContext.defaultParallelism))
     groups: list[list[Sequence[T]]] = []
     left = -1
-    for pieces, size in zip(lists, sizes, strict=True):
+    for splits, size in zip(lists, sizes, strict=True):
         if left < 0:
             groups.append([])
             left = room
-        groups[-1].append(pieces)
+        groups[-1].append(splits)
         left -= size
     return groups
 
 
-def _size(piece: Piece | Seated) -> int:
-    size = piece.source.size or 0
-    return size if piece.part is None else (piece.part.end or size) - piece.part.begin
+def _size(split: Split | Seated) -> int:
+    size = split.source.size or 0
+    return size if split.part is None else (split.part.end or size) - split.part.begin
 
 
 def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
@@ -295,20 +252,20 @@ def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
     return spark.range(0, len(groups), 1, len(groups))
 
 
-def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Piece]]) -> list[Survey]:
-    """Return the surveys of lists of pieces of captures, in their order."""
+def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Split]]) -> list[Survey]:
+    """Return the surveys of lists of splits of captures, in their order."""
     groups = grouped(spark, lists)
     found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
 def survey_groups(
-    groups: Sequence[Sequence[Sequence[Piece]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+    groups: Sequence[Sequence[Sequence[Split]]], compiled: bool, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the surveys (SURVEYS) of groups of lists of pieces, by the numbers of the groups."""
+    """Yield the surveys (SURVEYS) of groups of lists of splits, by the numbers of the groups."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            found = [each for pieces in groups[number] for each in survey(pieces, compiled)]
+            found = [each for splits in groups[number] for each in survey(splits, compiled)]
             yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 

@@ -68,15 +68,16 @@ class Analyze:
         """
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import following  # noqa: PLC0415
-        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
 
-        if following.is_wanted(arguments, {"--master": arguments.master is not None}):
+        if following.is_wanted(arguments):
             return self._follow(arguments)
         named = arguments.captures
-        without_pandas()
         if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
+            settle(returns_memory=False)
             return self._tables(arguments, place(named[0]))
+        settle()
         return self._captures(arguments)
 
     def _follow(self, arguments: argparse.Namespace) -> int:
@@ -85,14 +86,15 @@ class Analyze:
         from amqpscope.dissector.cli import following as followed  # noqa: PLC0415
         from amqpscope.pipelines import following  # noqa: PLC0415
 
+        if arguments.master is not None:
+            spark_engine("following_on_spark").analyze(arguments)
+            return 0
         options = common.options(arguments)
         make = partial(following.Analysis, options, arguments.transit_window)
         followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
         return 0
 
     def _captures(self, arguments: argparse.Namespace) -> int:
-        import pyarrow as pa  # noqa: PLC0415
-
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
@@ -100,10 +102,11 @@ class Analyze:
 
         if arguments.master is not None:
             return self._archive(arguments)
-        # The allocator of the system gives back what Arrow's own keep: 1.3 GB at the peak of 1 GB of capture, not 1.9.
-        pa.set_memory_pool(pa.system_memory_pool())
         sources, options, status = common.sources(arguments)
-        with common.progress(sources) as advance, common.watch(sources) as watch:
+        with (
+            common.progress(sources, lambda: f"{len(reading.seen)} of {len(sources)} files") as advance,
+            common.watch(sources) as watch,
+        ):
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
@@ -119,7 +122,7 @@ class Analyze:
         archive = spark_engine("archive")
         sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
         with _progress(of_bytes=True) as advance:
-            made = archive.analyze_captures(*_captures(arguments), arguments.master, arguments.transit_window, advance)
+            made = archive.analyze_captures(*_captures(arguments, advance), arguments.transit_window)
         status = _skipped(made.reading.sources)
         print_written(made.rows, arguments.output)
         common.print_warnings(made.reading, arguments.tz)
@@ -143,7 +146,8 @@ class Analyze:
                 made = here.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
                 on_spark = spark_engine()
-                made = on_spark.analyze_folder(folder, arguments.output, note, where, arguments.transit_window, advance)
+                to = on_spark.Submission(where, arguments.output, note, advance)
+                made = on_spark.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
 
@@ -152,23 +156,28 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     """Write the tables of captures on Spark: `amqpscope dissect --master`. Return the exit status."""
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
+    if arguments.follow:
+        spark_engine("following_on_spark").dissect(arguments)
+        return 0
     archive = spark_engine("archive")
     form = archive.Form(arguments.format, arguments.compression)
     with _progress(of_bytes=True) as advance:
-        made = archive.dissect_captures(*_captures(arguments), arguments.master, form, advance)
+        made = archive.dissect_captures(*_captures(arguments, advance), form)
     status = _skipped(made.reading.sources)
     frames = common.print_written(arguments.output, made.rows)
     common.print_warnings(made.reading, arguments.tz, frames)
     return status
 
 
-def _captures(arguments: argparse.Namespace) -> tuple[object, ...]:
-    """Return the first arguments of jobs over captures: these, the output, the options and the note."""
+def _captures(arguments: argparse.Namespace, advance: Callable[[str, int, int], None]) -> tuple[object, ...]:
+    """Return the first arguments of jobs over captures: these, the options, and where the jobs are done."""
     from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.pipelines.tasks import Submission  # noqa: PLC0415
 
-    options = partial(common.options, arguments)
-    return named(arguments.captures), place(arguments.output), options, {"captures": arguments.captures}
+    note = {"captures": arguments.captures}
+    to = Submission(arguments.master, place(arguments.output), note, advance)
+    return named(arguments.captures), partial(common.options, arguments), to
 
 
 def _skipped(sources: "list[Source]") -> int:

@@ -21,10 +21,11 @@ from amqpscope.pipelines.preparing import in_range, with_windows
 from amqpscope.pipelines.sorting import sorted_by
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, Chain, OverKeys, needs_of
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys, stream_deliveries
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import EV
-from amqpscope.pipelines.walks.stream_lag import StreamLag
+from amqpscope.pipelines.walks.stream import stream_deliveries
+from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, schema
 from amqpscope.pipelines.whole_deliveries import PATIENCE_NS, Tables
 
@@ -61,7 +62,8 @@ class Continuing(Engine):
         """State of all walks, by connection."""
         self._lags: dict[str, bytes] = {}
         """State of the walk over each stream."""
-        self._keys: list[pa.Table] = []
+        self._open: list[int] = []
+        """Connections that go on, of which others keep the state of walks."""
         self._made = Collected()
         self._count = 0
         self._of = {name: [n for n, chain in enumerate(self.chains) if name in _speaks(chain)] for name in ALL}
@@ -69,31 +71,49 @@ class Continuing(Engine):
         self._now = -OPEN_NS
         """The latest time of an event."""
 
-    def begin(self, state: Mapping[str, Any]) -> None:
-        """Go on with what `end` of the batch before returned."""
-        if not state:
-            return
-        self._walks, self._lags, self._now = PLAIN.read(state["walks"])
-        for name in self.partial:
-            self.partial[name] = [state[f"partial {name}"]] if f"partial {name}" in state else []
-        for name in self._undecided:
-            self._undecided[name] = [state[f"undecided {name}"]] if f"undecided {name}" in state else []
+    def put_walks(self, state: bytes) -> None:
+        """Go on with what `take_walks` returned."""
+        self._walks = PLAIN.read(state)
+
+    def take_walks(self) -> bytes:
+        """Return the state of the walks over connections."""
+        return PLAIN.written(self._walks)
+
+    def merge(self, state: Mapping[str, Any]) -> None:
+        """Add what `rest` returned: before this batch, or in this batch of another engine with other connections."""
+        lags, now, going_on = PLAIN.read(state["rest"])
+        self._lags |= lags
+        self._now = max(self._now, now)
+        self._open += going_on
+        for kind, held in (("partial", self.partial), ("undecided", self._undecided)):
+            for name, parts in held.items():
+                if f"{kind} {name}" in state:
+                    parts.append(state[f"{kind} {name}"])
         self.latencies.merge(state["latencies"])
         self.failures.merge(state["failures"])
 
-    def end(self) -> dict[str, Any]:
-        """Return the state for the next batch."""
-        state: dict[str, Any] = {"walks": PLAIN.written([self._walks, self._lags, self._now])}
+    def rest(self, going_on: Iterable[int] = ()) -> dict[str, Any]:
+        """Return what there is besides walks over connections, as parts of a state.
+
+        Args:
+            going_on: connections of which this engine keeps the state, if another one merges the rest.
+        """
+        state: dict[str, Any] = {"rest": PLAIN.written([self._lags, self._now, list(going_on)])}
         for kind, held in (("partial", self.partial), ("undecided", self._undecided)):
             state |= {f"{kind} {name}": pa.concat_tables(parts) for name, parts in held.items() if parts}
         return {**state, "latencies": self.latencies.partial(), "failures": self.failures.partial()}
+
+    @property
+    def going_on(self) -> list[int]:
+        """The connections of which walks go on."""
+        return [*self._walks, *self._open]
 
     def keyed(self, messages: pa.Table) -> pa.Table:
         """Note messages by their keys; return them with the digests of their contents."""
         if not len(messages):
             return messages
         messages = messages.append_column("content", pa.array(content(messages, self.compiled)))
-        self._keys.append(keys.keyed(messages, self.compiled))
+        self.partial[KEYED].append(keys.keyed(messages, self.compiled))
         return messages
 
     def walk_batch(self, connections: list[pa.Table], tables: Tables, note: Mapping[str, Any]) -> None:
@@ -176,8 +196,7 @@ class Continuing(Engine):
         for each in self.over_keys:
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
             if each.of == KEYED:
-                self.partial[KEYED] = self._match(each, pa.concat_tables([rows, *self._keys]), is_last)
-                self._keys = []
+                self.partial[KEYED] = self._match(each, rows, is_last)
             elif each.of == stream_deliveries.PARTIAL:
                 young = self._young_ones(rows, is_last)
                 self.partial[each.of] = [rows.filter(young)]
@@ -208,7 +227,7 @@ class Continuing(Engine):
         """Return the connections of which there may be more rows."""
         waiting = [parts for name, parts in self.partial.items() if name in SHARED] + list(self._undecided.values())
         chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
-        return pa.chunked_array([*chunks, pa.array(list(self._walks), pa.int64())], pa.int64()).unique()
+        return pa.chunked_array([*chunks, pa.array(self.going_on, pa.int64())], pa.int64()).unique()
 
     def _pass(self, over: OverKeys, rows: pa.Table) -> None:
         """Walk over all rows of some keys."""

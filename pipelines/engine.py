@@ -29,11 +29,11 @@ from amqpscope.pipelines.statistics import (
     rows_for,
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.connections.failures import Failures
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.latencies.latency import Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
@@ -92,16 +92,23 @@ class Engine:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         tables: the tables of statistics to make.
+        deliveries: whether messages may be deliveries; without any there are no transits.
 
     Attributes:
         pool: threads that prepare rows and walk; `finish` ends them.
     """
 
-    def __init__(self, compiled: bool = False, window_ns: int = HOUR_NS, tables: Sequence[str] = TABLES) -> None:
+    def __init__(
+        self,
+        compiled: bool = False,
+        window_ns: int = HOUR_NS,
+        tables: Sequence[str] = TABLES,
+        deliveries: bool = True,
+    ) -> None:
         self.compiled = compiled
         self.window_ns = window_ns
         self.tables = frozenset(tables)
-        self.rows = rows_for(tables)
+        self.rows = rows_for(tables) - (frozenset() if deliveries else {KEYED})
         self.chains = chains(compiled, tables)
         self.gathered = Gathered(needs_of(self.chains), compiled)
         self.latencies = Latencies()
@@ -144,11 +151,11 @@ class Engine:
         source = ev.SOURCES.index(table)
         messages = None
         if source == ev.MESSAGES:
+            asked = (*TIMED, *(keys.COLUMNS if KEYED in self.rows else ()))
+            for name in (each for each in dict.fromkeys(asked) if each not in rows.column_names):
+                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
             rows = timed(rows, cut)
             if KEYED in self.rows:
-                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
-                for name in lacking:
-                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
                 rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
                 messages = encoded(keys.keyed(rows, self.compiled))
         return Prepared(table, self.gathered.prepare(source, rows), messages)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from amqpscope import spec
 from amqpscope.dissector.places import Place, mapped, readable
-from amqpscope.dissector.tables.output import NOTE
+from amqpscope.dissector.tables.output import NOTE, NULLS
 from amqpscope.errors import Error, MissingError, reason
 
 GROUPS = 2
@@ -91,7 +91,7 @@ Read = Callable[[], pa.Table]
 def read_parts(folder: Place, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a table, some row groups at a time; columns that it lacks are left out.
 
-    Texts of Parquet files are dictionaries.
+    Texts of Parquet files are dictionaries; so are columns without a value left out.
 
     Raises:
         ReadError: a part cannot be read.
@@ -148,7 +148,8 @@ def _fitting(path: Place, rows: pa.Table, declared: pa.Schema) -> pa.Table:
 def _parquet(path: Place, columns: Sequence[str]) -> Iterator[Read]:
     with pq.ParquetFile(readable(path)) as file:
         fields, groups, metadata = file.schema_arrow, range(file.num_row_groups), file.metadata
-    there = [name for name in columns if name in fields.names]
+    nulls = _nulls(metadata)
+    there = [name for name in columns if name in fields.names and name not in nulls]
     texts = [name for name in there if pa.types.is_string(fields.field(name).type)]
 
     def read(some: list[int]) -> pa.Table:
@@ -157,6 +158,35 @@ def _parquet(path: Place, columns: Sequence[str]) -> Iterator[Read]:
             return file.read_row_groups(some, there, use_threads=False)
 
     return (partial(read, list(groups[first : first + GROUPS])) for first in groups[::GROUPS])
+
+
+def _nulls(metadata: pq.FileMetaData) -> set[str]:
+    """Return the columns without a value in the file that `dissect` noted; not the one that all rows are read with."""
+    try:
+        found = json.loads((metadata.metadata or {}).get(NULLS.encode(), b"[]"))
+        return {name for name in found if name != "connection_id"}
+    except (ValueError, TypeError):
+        return set()
+
+
+def least(folder: Place, table: str, column: str) -> str | None:
+    """Return a lower bound of the texts of a column, by the statistics of row groups; None where there is none.
+
+    Raises:
+        ReadError: a part cannot be read.
+    """
+    found = []
+    for path in parts(folder, table):
+        metadata = _metadata(path) if path.suffix == ".parquet" else None
+        if metadata is None or column not in metadata.schema.names:
+            return None
+        at = metadata.schema.names.index(column)
+        for group in range(metadata.num_row_groups):
+            values = metadata.row_group(group).column(at).statistics
+            if values is None or not values.has_min_max:
+                return None
+            found.append(values.min)
+    return min(found, default=None)
 
 
 def _arrow(path: Place, columns: Sequence[str]) -> Iterator[Read]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,12 @@ from amqpscope.dissector.tables.output import WAITING_WORK, Output
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
-from amqpscope.pipelines.folder import read_note, read_parts, reads
+from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
+from amqpscope.pipelines.walks.transits.keys import DELIVERIES
 from amqpscope.pipelines.walks.walk import schema
 from amqpscope.pipelines.waves import Chunk, Waves, interleaved
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # tables are analyzed without the dissector
 FIRST = ("connections", "tcp_windows", "anomalies")
 THEN = tuple(name for name in SOURCES if name not in FIRST)
 """Tables that statistics are made from: those to read before frames, and the others."""
+AHEAD = 8
+"""Chunks that are read while connections are walked over."""
 
 
 def tables() -> list[str]:
@@ -79,14 +81,16 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     )
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, note = snapped(captures), read_note(folder)
-    engine = Engine(compiled, window_ns)
+    first_kind = least(folder, "messages", "kind")
+    engine = Engine(compiled, window_ns, deliveries=first_kind is None or first_kind <= max(DELIVERIES))
+    readers = ThreadPoolExecutor(THREADS, "amqpscope-read")
 
     def read(chunks: Sequence[Chunk]) -> Iterator[int]:
         """Read, and yield how many chunks are read."""
         under_way: deque[Future[Prepared | None]] = deque()
         for number, (table, rows) in enumerate(chunks):
-            under_way.append(engine.pool.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
-            if len(under_way) > THREADS:
+            under_way.append(readers.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
+            if len(under_way) > AHEAD:
                 engine.add(under_way.popleft().result())
                 yield number + 1 - len(under_way)
         while under_way:
@@ -102,12 +106,13 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     if note["complete"]:
         engine.gathered.know_gaps()
         engine.connect(note)
-    waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), engine.pool)
+    waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), readers)
     for done in read(then):
         advance("reading", done, len(then))
         if note["complete"] and waves.worth(engine.gathered.held):
             engine.walk(waves.complete(done), emit)
             waves.over(engine.gathered.held)
+    readers.shutdown()
     engine.finish(emit, note, advance)
     kernels.end(compiled)
 
@@ -118,16 +123,9 @@ def weight(folder: Place) -> int:
     return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
-@contextmanager
-def written(folder: Place, note: Mapping[str, object]) -> Iterator[Output]:
-    """Yield an output for the statistics; it is marked complete unless an error ends this."""
-    output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
-    try:
-        yield output
-        output.finish()
-    except BaseException:
-        output.abort()
-        raise
+def written(folder: Place, note: Mapping[str, object]) -> Output:
+    """Return an output for the statistics."""
+    return Output(str(folder), {name: schema(name) for name in tables()}, note=note)
 
 
 def analyze_captures(

@@ -32,11 +32,13 @@ from amqpscope.pipelines.statistics import (
     needs_of,
 )
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import failures, keys, latency
+from amqpscope.pipelines.walks.connections import failures
+from amqpscope.pipelines.walks.connections.failures import Failures
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.latencies import latency
+from amqpscope.pipelines.walks.latencies.latency import Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Rows, schema
 
 Batches = Iterator[pa.RecordBatch]

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from amqpscope.dissector.places import Place, arrow, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
-from amqpscope.pipelines import here, kernels, session, tasks, union
-from amqpscope.pipelines.engine import Advance, Engine, quiet
+from amqpscope.pipelines import here, kernels, tasks, union
+from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
@@ -42,12 +42,12 @@ from amqpscope.pipelines.statistics import (
     chains,
     needs_of,
 )  # fmt: skip
-from amqpscope.pipelines.tasks import WRITTEN, collected, interruptible, watched
+from amqpscope.pipelines.tasks import WRITTEN, Submission, collected, watched
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.latencies.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Rows, schema
 
 LATENCIES = "latencies"
@@ -82,25 +82,13 @@ class Job(NamedTuple):
     cut: tuple[str, ...] = ()
 
 
-def analyze_folder(
-    folder: Place,
-    output: Place,
-    note: Mapping[str, object],
-    master: str,
-    window_ns: int = HOUR_NS,
-    advance: Advance = quiet,
-    **settings: str,
-) -> dict[str, int]:
+def analyze_folder(folder: Place, to: Submission, window_ns: int = HOUR_NS) -> dict[str, int]:
     """Write the statistics of a folder of tables, on Spark.
 
     Args:
-        folder: what `dissect` wrote; tasks see it and `output` under the same paths.
-        output: folder for the statistics.
-        note: the note that is written there.
-        master: the URL of Spark's master.
+        folder: what `dissect` wrote; tasks see it under the same path.
+        to: where this is done.
         window_ns: how far before a delivery to look for its publish (ns).
-        advance: called with the step, the amount done and the total.
-        settings: of the session (`session.session`).
 
     Raises:
         ReadError: a table cannot be read.
@@ -108,29 +96,19 @@ def analyze_folder(
         SessionError: Spark does not start.
         SparkError: a task failed repeatedly.
     """
-    folder, output = folder.absolute(), output.absolute()
     weight = here.weight(folder)
-    own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_EVERY), "spark.sql.adaptive.enabled": "false"}
-    with session.running(master, small=weight < SMALL, **own, **settings) as begin:
-        advance("starting Spark", 0, 0)
-        return interruptible(lambda: _analyze(begin(), folder, output, note, weight, window_ns, advance))
+    work = partial(_analyze, folder.absolute(), to, window_ns, weight)
+    return to.run(work, READ_EVERY, small=weight < SMALL)
 
 
-def _analyze(
-    spark: SparkSession,
-    folder: Place,
-    output: Place,
-    note: Mapping[str, object],
-    weight: int,
-    window_ns: int,
-    advance: Advance,
-) -> dict[str, int]:
+def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: SparkSession) -> dict[str, int]:
+    output = to.output.absolute()
     captures = _whole(folder, "captures")
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, note) as made, watched(spark, advance):
+    with here.written(output, to.note) as made, watched(spark, to.advance):
         hidden = output / HIDDEN
         hidden.mkdir()
         try:

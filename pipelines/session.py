@@ -265,18 +265,22 @@ def _local(small: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[Path]:
-    """Send what the JVM prints on standard error to a file: it begins with a page of warnings that help nobody."""
+    """Send what the JVM prints to a file: a page of warnings that help nobody, and why it does not start."""
     with tempfile.TemporaryDirectory(prefix="amqpscope-") as folder:
-        path = Path(folder, "stderr")
-        sys.stderr.flush()
-        saved = os.dup(2)
+        path = Path(folder, "output")
+        saved = {}
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            saved[number] = os.dup(number)
         try:
             with path.open("wb") as file:
-                os.dup2(file.fileno(), 2)
+                for number in saved:
+                    os.dup2(file.fileno(), number)
             yield path
         finally:
-            os.dup2(saved, 2)
-            os.close(saved)
+            for number, own in saved.items():
+                os.dup2(own, number)
+                os.close(own)
 
 
 def _reason(error: Exception, log: Path) -> str:

@@ -38,11 +38,12 @@ from amqpscope.dissector.parallel.archive import rows_of_captures
 from amqpscope.dissector.parallel.cached import Dissection
 from amqpscope.pipelines.folder import ReadError
 from amqpscope.pipelines.schemas import schema as of_spark
+from amqpscope.pipelines.source_stream import StreamReader
 from amqpscope.pipelines.walks.walk import schema as of_arrow
 
 PART = 64 << 20
 """Bytes of captures that a task dissects, about."""
-OWN = ("table", "path", "paths", "parts", "cache", "ignorecorruptfiles", "pushfilters")
+OWN = ("table", "path", "paths", "parts", "cache", "ignorecorruptfiles", "pushfilters", "untilidle")
 """Options of the format; the others are those of `amqpscope dissect`, without the hyphens."""
 
 
@@ -59,7 +60,8 @@ class Captures(DataSource):
             queries without filters.
         parts: number of tasks; the default depends on the size of the captures.
         cache: folder for the files of the dissection, which the user removes; on a cluster it is best seen by all
-            nodes, which else repeat work. Default: a temporary folder of each executor.
+            nodes, which else repeat work. Default: a temporary folder of each executor. A stream needs it.
+        untilIdle: of a stream: seconds without a write after which all files are complete, and connections end.
     """
 
     @classmethod
@@ -82,23 +84,34 @@ class Captures(DataSource):
             ReadError: an option is wrong, or a column is not in the table.
             CaptureError: a path does not exist.
         """
+        kind = FilteringReader if _is_on(self.options, "pushFilters") else Reader
+        return kind(self._table(), self._columns(schema), *_dissection(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
+        """Return what follows a directory, and reads the columns of a schema.
+
+        Raises:
+            ReadError: an option is wrong or missing, or a column is not in the table.
+        """
+        given, parsed = _parsed(self.options)
+        if len(given) != 1 or not Path(given[0]).is_dir():
+            raise ReadError(f"a stream needs one directory, not {' '.join(given)}")
+        if "cache" not in self.options:
+            raise ReadError('a stream needs option("cache", ...): the folder for its tables and state')
+        if arguments.wanted_times(parsed).needs_day:
+            raise ReadError("from and to of a stream need a date")
+        idle = self.options.get("untilIdle")
+        until_idle = None if idle is None else float(idle)
+        columns, options = self._columns(schema), arguments.options(parsed)
+        return StreamReader(self._table(), columns, given[0], self.options["cache"], options, until_idle)
+
+    def _columns(self, schema: StructType) -> list[str]:
+        """Return the columns of a schema, which are in the table."""
         there = {field.name: field for field in self.schema().fields}
         for field in schema.fields:
             if field.name not in there or there[field.name].dataType != field.dataType:
                 raise ReadError(f"no column {field.name} of type {field.dataType.simpleString()} in {self._table()}")
-        kind = FilteringReader if _is_on(self.options, "pushFilters") else Reader
-        return kind(self._table(), schema.names, *_dissection(self.options))
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
-        """Refuse: what a row says may depend on packets of files that are yet to come.
-
-        Raises:
-            ReadError: always.
-        """
-        raise ReadError(
-            "amqpscope cannot be read as a stream, as its connections go from file to file; "
-            "`amqpscope dissect --follow` writes tables of a growing directory, and Spark reads those as a stream"
-        )
+        return list(schema.names)
 
     def _table(self) -> str:
         tables = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
@@ -210,26 +223,36 @@ class _Parser(argparse.ArgumentParser):
         raise ReadError(message)
 
 
-def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | None]:
-    """Return the dissection that options ask for, and where its files lie.
-
-    The name of its folder is made of what they depend on: the captures, as they are now, and the options.
-    """
+def _parsed(options: MutableMapping[str, str]) -> tuple[list[str], argparse.Namespace]:
+    """Return the paths of captures, and the options that `amqpscope dissect` knows."""
     given = json.loads(options["paths"]) if "paths" in options else [options["path"]] if "path" in options else []
     if not given:
         raise ReadError("no captures: give load() their paths")
-    must_be_good = not _is_on(options, "ignoreCorruptFiles")
-    sources = [
-        replace(source, path=_absolute(str(source.path)), is_named=source.is_named and must_be_good)
-        for source in named(given)
-    ]
-    asked = {name.lower(): value for name, value in options.items() if name.lower() not in OWN}
+    asked = _asked(options)
     parser = _Parser(prog="option", add_help=False, allow_abbrev=False)
     arguments.add_common(parser, bodies=True)
     words = [f"--{name}={value}" for name, value in asked.items() if name != "port"]
     words += [f"--port={each.strip()}" for each in asked.get("port", "").split(",") if each]
     parsed = parser.parse_args([*words, *given])
     parsed.keylog, parsed.spec = (path and _absolute(path) for path in (parsed.keylog, parsed.spec))
+    return given, parsed
+
+
+def _asked(options: MutableMapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items() if name.lower() not in OWN}
+
+
+def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | None]:
+    """Return the dissection that options ask for, and where its files lie.
+
+    The name of its folder is made of what they depend on: the captures, as they are now, and the options.
+    """
+    given, parsed = _parsed(options)
+    must_be_good = not _is_on(options, "ignoreCorruptFiles")
+    sources = [
+        replace(source, path=_absolute(str(source.path)), is_named=source.is_named and must_be_good)
+        for source in named(given)
+    ]
     arguments.options(parsed)  # what is wrong is reported now, not by tasks
     compiled = kernel.worthwhile(total_size(sources))
     if compiled:
@@ -238,7 +261,8 @@ def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | No
     parts = int(options.get("parts", 0)) or min(-(-size // PART) or 1, 1 << 12)
     about = [(source.path, source.size, _changed(source.path)) for source in sources]
     about += [(path, None, _changed(path)) for path in (parsed.keylog, parsed.spec) if path]
-    key = hashlib.sha256(repr((about, sorted(asked.items()), must_be_good, parts)).encode()).hexdigest()[:16]
+    about_options = sorted(_asked(options).items())
+    key = hashlib.sha256(repr((about, about_options, must_be_good, parts)).encode()).hexdigest()[:16]
     wanted = partial(arguments.options, parsed)
     return Dissection(Path(f"amqpscope-{key}"), tuple(sources), wanted, parts, compiled), options.get("cache")
 

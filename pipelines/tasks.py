@@ -12,7 +12,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -23,11 +26,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
-from amqpscope.dissector.places import place
+from amqpscope.dissector.places import Place, place
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
-from amqpscope.pipelines.engine import Advance
+from amqpscope.pipelines.engine import Advance, quiet
 
 T = TypeVar("T")
 
@@ -41,6 +44,41 @@ _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", r
 
 class SparkError(Error):
     """A job failed on Spark; the message is one line that says why."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Work for Spark: where it runs, and where it writes.
+
+    Attributes:
+        master: the URL of Spark's master.
+        output: folder for the tables; tasks see it under the same path.
+        note: the note that is written there.
+        advance: called with the step, the amount done and the total.
+        settings: further ones of the session (`session.session`).
+    """
+
+    master: str
+    output: Place
+    note: Mapping[str, object] = field(default_factory=dict)
+    advance: Advance = quiet
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, work: Callable[[SparkSession], T], batch: int, small: bool) -> T:
+        """Start a session, if none runs, and do work that this process cannot do without it.
+
+        Args:
+            work: gets the session; Ctrl-C interrupts it.
+            batch: rows that go to Python at a time.
+            small: there is little for Spark itself to do.
+
+        Raises:
+            SessionError: Spark does not start.
+        """
+        own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(batch), "spark.sql.adaptive.enabled": "false"}
+        with session.running(self.master, small=small, **own, **self.settings) as begin:
+            self.advance("starting Spark", 0, 0)
+            return interruptible(lambda: work(begin()))
 
 
 class Task:
@@ -58,15 +96,18 @@ class Task:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.output.finish()
-        else:
-            self.output.abort()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.output.__exit__(kind, *error)
 
-    def written(self, counts: Counts | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield what was written and counted."""
+    def written(
+        self, counts: Counts | None = None, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what was written and counted, and files that are written now, by name; in a local folder."""
         rows: list[tuple[object, ...]] = [(part.table, str(part.file), part.rows, None) for part in self.output.parts()]
+        for name, data in files.items():
+            path = Path(str(self.output.folder), name)
+            path.write_bytes(data)
+            rows.append((name, str(path), 0, None))
         if counts is not None:
             rows.append(("", "", 0, pickle.dumps(counts)))
         yield pa.RecordBatch.from_pylist([dict(zip(_WRITTEN.names, row, strict=True)) for row in rows], _WRITTEN)

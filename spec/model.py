@@ -227,6 +227,10 @@ class Protocol:
         object.__setattr__(self, "_by_name", {m.full_name: m for m in reversed(methods)})
         object.__setattr__(self, "_by_id", {(m.class_id, m.id): m for m in reversed(methods)})
 
+    def __hash__(self) -> int:
+        """Return a hash of what tells protocols apart, not of all their fields: caches look protocols up."""
+        return hash((self.name, self.version, self.provenance))
+
     @property
     def methods(self) -> tuple[Method, ...]:
         """Return all methods, ordered by class id and method id."""

@@ -94,9 +94,9 @@ def test_the_programs_help_loads_nothing_heavy() -> None:
     code = """
 import contextlib, io, sys
 from amqpscope.dissector.cli.program import main
-with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as printed:
     main(["--help"])
-print("handshakes" in said.getvalue(), "pyarrow" in sys.modules, "numpy" in sys.modules)
+print("handshakes" in printed.getvalue(), "pyarrow" in sys.modules, "numpy" in sys.modules)
 """
     assert python(code) == "True False False"
 

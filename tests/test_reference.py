@@ -267,7 +267,7 @@ def test_frames_around_a_gap(read: Any) -> None:
     partial = [row for row in rows if row["is_partial"]]
     assert pick(partial, "frame_type", "missing", "size") == [("body", 20, 108)]
     assert pick(reference.messages(rows), "is_partial", "publish_seq", "body_size") == [(False, 1, 5), (True, 2, 100)]
-    assert [row["hole_before"] for row in rows if row["method"] == "basic.ack"] == [0, 21, 0, 0]
+    assert [row["gap_before"] for row in rows if row["method"] == "basic.ack"] == [0, 21, 0, 0]
     assert pick(reference.confirms(rows), "outcome", "ended_by", "end_ts_ns") == [
         ("ack", None, None), ("none", "gap", T0 + 11 * MS),
     ]  # fmt: skip
@@ -338,8 +338,8 @@ def test_what_a_proxy_put_before_is_skipped(tmp_path: Path, proxy: bytes) -> Non
 
 def test_contents_of_channels_do_not_mix(read: Any) -> None:
     one, two = publish(b"a" * 10, channel=1), publish(b"b" * 20, channel=2)
-    pieces = [piece + b"\xce" for raw in (one, two) for piece in raw.split(b"\xce")[:-1]]
-    tape = Tape().client(*[pieces[i] for i in (0, 3, 1, 4, 5, 2)])
+    frames = [frame + b"\xce" for raw in (one, two) for frame in raw.split(b"\xce")[:-1]]
+    tape = Tape().client(*[frames[i] for i in (0, 3, 1, 4, 5, 2)])
     assert pick(reference.messages(read(tape)), "channel", "first_frame_no", "frame_no", "body_size", "is_partial") == [
         (2, 2, 5, 20, False), (1, 1, 6, 10, False),
     ]  # fmt: skip
@@ -656,8 +656,8 @@ def capture_of(golden: Path) -> Path:
 
 def _likeness(table: str, row: dict[str, Any]) -> tuple[Any, ...]:
     number = {"confirms": "publish_seq", "settlements": "delivery_tag"}.get(table)
-    likeness = row["client"], row["channel"], row["channel_epoch"]
-    return (*likeness, row[number]) if number else (*likeness, row["kind"]) if table == "messages" else likeness
+    group = row["client"], row["channel"], row["channel_epoch"]
+    return (*group, row[number]) if number else (*group, row["kind"]) if table == "messages" else group
 
 
 def _plain(typed: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The structure of all packages: imports go one way, modules are short, and CONTRIBUTING maps them."""
+"""The structure of all packages: imports go one way, modules and kernels are short, and CONTRIBUTING maps them."""
 
 import ast
 import re
@@ -16,6 +16,9 @@ MODULES = {
     for path in sorted((ROOT / package).rglob("*.py"))
 }
 LONGEST = 450
+PARAMETERS, LINES = 10, 80
+"""Of a kernel; one that has more says why: "... because ..."."""
+MARKS = {"kernel", "proven", "called"}
 MAPPED = ("spec", "dissector", "pipelines")
 """Packages of which CONTRIBUTING names each module."""
 
@@ -36,16 +39,37 @@ def test_packages_import_from_those_before_them(module: str) -> None:
     assert {name.split(".")[0] for name in imports(module)} - {"errors", ""} <= set(known)
 
 
+def in_circles(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes that are in circles, or lead to one."""
+    while free := {node for node, others in graph.items() if not others}:
+        graph = {node: others - free for node, others in graph.items() if node not in free}
+    return sorted(graph)
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
-    left = {module: {name for name in imports(module) if name in MODULES} - {module} for module in MODULES}
-    while free := {module for module, names in left.items() if not names}:
-        left = {module: names - free for module, names in left.items() if module not in free}
-    assert sorted(left) == []
+    graph = {module: {name for name in imports(module) if name in MODULES} - {module} for module in MODULES}
+    assert in_circles(graph) == []
+
+
+def test_no_folder_of_walks_imports_itself_by_a_detour() -> None:
+    folders = {module: module.split(".")[2] for module in MODULES if re.match(r"pipelines\.walks\.\w+\.", module)}
+    graph: dict[str, set[str]] = {folder: set() for folder in folders.values()}
+    for module, folder in folders.items():
+        graph[folder] |= {folders[name] for name in imports(module) if name in folders} - {folder}
+    assert in_circles(graph) == []
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_short(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_kernels_are_short_and_take_few_parameters(module: str) -> None:
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and MARKS & {ast.unparse(each) for each in node.decorator_list}:
+            is_small = len(node.args.args) <= PARAMETERS and node.end_lineno - node.lineno < LINES
+            assert is_small or " because " in (ast.get_docstring(node) or ""), node.name
 
 
 @pytest.mark.parametrize("package", MAPPED)

@@ -82,6 +82,6 @@ def test_all_kernels_are_there_and_make_the_same_rows(level: str, environment: P
 
 
 def test_the_first_run_is_like_the_second(environment: Path, home: dict[str, str], tmp_path: Path) -> None:
-    said = [run(environment, home, "amqpscope", "dissect", DEMO, "-o", tmp_path / name) for name in ("1", "2")]
-    assert said[0][0] == said[1][0]
-    assert "compiling" not in said[0][1] + said[1][1]
+    printed = [run(environment, home, "amqpscope", "dissect", DEMO, "-o", tmp_path / name) for name in ("1", "2")]
+    assert printed[0][0] == printed[1][0]
+    assert "compiling" not in printed[0][1] + printed[1][1]

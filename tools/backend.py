@@ -30,7 +30,8 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build a wheel for this Python and machine, or for any, where `tools.kernels` knows no processors of this kind."""
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "src")))
+    isolated = os.environ.get("PYTHONPATH")  # where pip has put the requirements of the build
+    path = os.pathsep.join(map(str, filter(None, (ROOT, ROOT / "src", isolated))))
     try:
         command = [sys.executable, "-m", "tools.kernels", str(COMPILED)]
         subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT, check=True)  # noqa: S603

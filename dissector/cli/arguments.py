@@ -225,8 +225,13 @@ def watch(sources: list[Source]) -> Iterator[Watch | None]:
 
 
 @contextmanager
-def progress(sources: list[Source]) -> Iterator[Progress]:
-    """Show a progress bar by bytes on standard error, if that is a terminal."""
+def progress(sources: list[Source], done: Callable[[], str] = lambda: "dissecting") -> Iterator[Progress]:
+    """Show a progress bar by bytes on standard error, if that is a terminal.
+
+    Args:
+        sources: what is read.
+        done: returns what stands before the bar.
+    """
     if not sys.stderr.isatty():
         yield lambda size: None
         return
@@ -243,4 +248,4 @@ def progress(sources: list[Source]) -> Iterator[Progress]:
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("dissecting", total=sum(source.size or 0 for source in sources) or None)
-        yield lambda size: bar.advance(task, size)
+        yield lambda size: bar.update(task, advance=size, description=done())

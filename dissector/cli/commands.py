@@ -60,36 +60,38 @@ class Dissect:
         """
         from amqpscope.dissector.cli import following  # noqa: PLC0415
 
-        if following.is_wanted(arguments, {"--master": arguments.master is not None, "--jobs": arguments.jobs > 1}):
-            return self._follow(arguments)
+        is_followed = following.is_wanted(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
-        import pyarrow as pa  # noqa: PLC0415
-
+        if is_followed:
+            return self._follow(arguments)
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-        from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
         from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
 
-        without_pandas()
-        # The system's allocator returns memory that Arrow's own retain: 650 MB, not 850, at the peak (1 GB of capture).
-        pa.set_memory_pool(pa.system_memory_pool())
+        settle()
         sources, options, status = common.sources(arguments)
         if arguments.jobs > 1 and any(source.size is None for source in sources):
             raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")
         target = Target(arguments.output, arguments.format, arguments.compression)
+        output: Output | None = None
+
+        def done() -> str:
+            rows = f", {sum(output.rows.values()):,} rows" if output and arguments.jobs == 1 else ""
+            return f"{len(reading.seen)} of {len(sources)} files{rows}"
+
         with (
-            common.progress(sources) as advance,
+            common.progress(sources, done) as advance,
             common.watch(sources) as watch,
             Jobs(arguments.jobs, target) as jobs,
         ):
             compile_kernels(sources)
             reading = Reading(sources, options, advance, watch=watch, make=jobs.make)
             wanted = schemas(options.protocol)
-            output: Output | None = None
             try:
                 # The folder is created only after the first rows: a file that is not a capture changes nothing.
                 for work in reading.work():

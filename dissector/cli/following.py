@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +13,14 @@ from amqpscope.dissector.cli.arguments import ArgumentError
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.places import place
-from amqpscope.dissector.tables.output import CODEC, Output
+from amqpscope.dissector.tables.output import CODEC
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from amqpscope.dissector.following.dissection import Dissection, Progress
+    from amqpscope.dissector.following.dissection import IdleDissector, Progress
     from amqpscope.dissector.following.folder import Plan
-    from amqpscope.dissector.following.journal import Journal
-    from amqpscope.dissector.following.loop import Batch
+    from amqpscope.dissector.following.loop import Make
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +51,8 @@ def seconds(text: str) -> float:
     return found
 
 
-def is_wanted(arguments: argparse.Namespace, others: Mapping[str, bool]) -> bool:
+def is_wanted(arguments: argparse.Namespace) -> bool:
     """Return whether a directory is to be followed.
-
-    Args:
-        arguments: of the command.
-        others: options that do not go with --follow, and whether each was given.
 
     Raises:
         ArgumentError: the arguments contradict each other.
@@ -67,9 +61,8 @@ def is_wanted(arguments: argparse.Namespace, others: Mapping[str, bool]) -> bool
         if arguments.until_idle is not None:
             raise ArgumentError("--until-idle goes with --follow")
         return False
-    for option, is_given in others.items():
-        if is_given:
-            raise ArgumentError(f"--follow works in one process of this machine, without {option}")
+    if getattr(arguments, "jobs", 1) > 1:
+        raise ArgumentError("--follow works in one process, or on Spark with --master, without --jobs")
     if len(arguments.captures) != 1 or not Path(arguments.captures[0]).is_dir():
         raise ArgumentError(f"--follow needs one directory, not {' '.join(arguments.captures)}")
     if not isinstance(place(arguments.output), Path):
@@ -83,10 +76,11 @@ def run(
     arguments: argparse.Namespace,
     options: Options,
     schemas: "Mapping[str, pa.Schema]",
-    make: "Callable[[Journal, Output, Dissection], Batch]",
+    make: "Make",
     form: str = "parquet",
     compression: str = CODEC,
     extra: str = "",
+    dissector: "Callable[[Options, bool], IdleDissector] | None" = None,
 ) -> None:
     """Follow a directory until nothing comes, or the user ends it.
 
@@ -97,22 +91,19 @@ def run(
         make: makes what takes the rows of a batch (`loop.Follower`).
         form: format of the files.
         compression: compression of Parquet.
-        extra: further options on which the rows depend.
+        extra: further options on which rows or state depend.
+        dissector: makes the dissector of each batch (`loop.Follower`).
     """
-    import pyarrow as pa  # noqa: PLC0415
-
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
-    from amqpscope.dissector.cli.program import without_pandas  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
+    from amqpscope.dissector.following.dissection import IdleDissector  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
-    from amqpscope.dissector.following.loop import Follower  # noqa: PLC0415
+    from amqpscope.dissector.following.loop import Follower, author  # noqa: PLC0415
 
-    without_pandas()
-    # The system's allocator returns memory that Arrow's own retain.
-    pa.set_memory_pool(pa.system_memory_pool())
+    settle()
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
-    made_by = f"{path} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
 
     def report(progress: "Progress", plan: "Plan") -> None:
@@ -124,8 +115,12 @@ def run(
         done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"
         sys.stderr.write(f"{output}: {done}{waiting}\n")
 
+    made_by = author(path, options, extra)
     with Watch() as watch, Journal(output, schemas, form, compression, note, made_by) as journal:
-        follower = Follower(Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle)
+        follower = Follower(
+            Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle,
+            dissector or IdleDissector,
+        )  # fmt: skip
         follower.run()
         if watch.over:
             sys.stderr.write(f"{output}: ended; the same command goes on from here\n")

@@ -10,26 +10,22 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from typing import Any
 
 from amqpscope.dissector.cli import options
 from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
+from amqpscope.dissector.parallel import process
 from amqpscope.errors import Error, installing, reason
 
 GROUP = "amqpscope.commands"
 SHELLS = ("bash", "zsh", "fish")
 """Shells that commands and options can be completed in."""
 HELP_WIDTH = 80
-COLLECT_AT = 100_000
-"""Objects made between two passes of the garbage collector: cycles are rare, and each pass takes 40 ms."""
-
 
 is_running = False
 """Whether this process is the program, not a library user's."""
-
 
 NO_OPTIONS: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
 """Arguments that no option of a command answers."""
@@ -77,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named in the arguments and return the exit status."""
     global is_running  # noqa: PLW0603
     is_running = argv is None
-    gc.set_threshold(COLLECT_AT)
+    gc.set_threshold(process.COLLECT_AT)
+    os.environ.setdefault(*process.KEEPING)
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -140,28 +137,10 @@ def _where(error: Exception) -> str:
     return "cannot write: " if error.filename is None else f"{os.fsdecode(error.filename)}: "
 
 
-def without_pandas() -> None:
-    """Keep pyarrow from importing pandas, where this process is the program: it is not used, and takes 0.2 s.
-
-    pyarrow tries it once, when it makes its first array.
-    """
-    if not is_running or "pandas" in sys.modules:
-        return
-    import pyarrow as pa  # noqa: PLC0415 - not every command needs it
-
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Report pandas as missing, and find nothing."""
-        if fullname == "pandas":
-            raise ModuleNotFoundError(fullname)
+def settle(returns_memory: bool = True) -> None:
+    """Set the process up for much work, where it is the program and not a library user's; see `process.settle`."""
+    if is_running:
+        process.settle(returns_memory, without_pandas=True)
 
 
 if __name__ == "__main__":

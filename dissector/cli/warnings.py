@@ -102,8 +102,7 @@ def _sealed(reading: Reading) -> str:
     what = f"{tls.sealed:,} TLS connections stay" if tls.sealed > 1 else "a TLS connection stays"
     if path is not None and not len(tls.keylog):
         return f"{path}: not a TLS key log, so {what} encrypted"
-    whose = path or "the secrets in the capture"
-    return f"{what} encrypted: {whose} {'has' if path else 'have'} no secrets for {'them' if tls.sealed > 1 else 'it'}"
+    return f"{what} encrypted: {path or 'the capture'} has no secrets for {'them' if tls.sealed > 1 else 'it'}"
 
 
 def _of(seen: CaptureSummary) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Dialect:
     growth: int
     """A byte becomes at most this many."""
     head: int
-    """And every value may have so many more: the names of bits in a struct, which have no bytes."""
+    """And every value may have this many more: the names of bits in a struct, which have no bytes."""
     forms: dict[str, int]
     """Form of each type and struct by its name."""
 

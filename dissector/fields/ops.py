@@ -12,5 +12,5 @@
     BYTES,  # as TEXT, and need not be any
     VALUE,  # as TABLE; a length of 0 means null
     FIXED,  # a value of this size, as text
-    SIZE,  # as UNSIGNED, and that number of bytes after it, which are passed over
+    SIZE,  # as UNSIGNED, and that number of bytes after it, which are skipped
 ) = range(18)  # fmt: skip

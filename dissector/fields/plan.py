@@ -1,5 +1,6 @@
 """Plans: what the fields of each kind of record are, as programs for the walk over many records."""
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -113,7 +114,8 @@ class Plan:
     growth: Integers
 
     @classmethod
-    def of_methods(cls, protocol: Protocol, only: Collection[str] | None = None) -> "Plan":
+    @functools.lru_cache(maxsize=32)  # every dissector asks for the same ones
+    def of_methods(cls, protocol: Protocol, only: tuple[str, ...] | None = None) -> "Plan":
         """Return a plan whose program i decodes arguments of `protocol.methods[i]`; records begin after the method id.
 
         Of a command of AMQP 0-10 that is its session header.

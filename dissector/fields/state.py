@@ -23,7 +23,7 @@ class Target(Matrix):
     STORE = column("what holds them: see `columns.Room`")
     VALID = column("where its validity begins")
     VALUE = column("where its values begin")
-    FILL = column("the next entry, or where its numbers began and how many there are")
+    FILL = column("the next entry, or where its numbers began and their count")
 
 
 class Entry(Records):

@@ -78,7 +78,7 @@ def write_rare(
 
 @called
 def write_count(data: Bytes, at: int, literals: Bytes, out: Bytes, j: int) -> int:
-    """Write of an array whose items have no bytes how many there are; returns where it ends."""
+    """Write the number of items of an array whose items have no bytes; returns where it ends."""
     j = write_integer(data, at + 1, 4, False, out, write_literal(literals, COUNT_OPEN, out, j))
     out[j] = CLOSE_OBJECT
     return j + 1

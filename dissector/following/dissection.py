@@ -1,6 +1,6 @@
 """A dissection that goes on from batch to batch of captures, with all that it remembers as bytes in between."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ BATCH_BYTES = 6 << 20
 """Bytes of packets that are read at a time."""
 
 
-class _Dissector(Dissector):
+class IdleDissector(Dissector):
     """A dissector that evicts idle connections."""
 
     def evict_idle(self, since_ns: int, segment: tuple[int, int, int]) -> Iterator[Work]:
@@ -39,10 +39,15 @@ class _Dissector(Dissector):
         if not len(idle):
             return
         buffer = self.resume(Buffer(np.empty(1 << 16, np.uint8), 0))
-        for out in self.tcp.end(idle):
-            yield from self._take(out, buffer)
+        text = f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"
+        yield from self.evict(idle, buffer, segment, text)
         self.retain(buffer)
-        self.tcp.evicted.append((*segment, f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"))
+
+    def under_way(self) -> pa.RecordBatch:
+        """Return the rows that the connections that go on would have now."""
+        flows = self.tcp.flows
+        slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.facts[:, Facts.ID] != 0))
+        return self.connections.under_way(slots, flows, self.captures)
 
 
 @dataclass(slots=True)
@@ -78,6 +83,7 @@ class Dissection(Reports):
         state: what `take_out` of the batch before returned; None for the first batch.
         size: bytes of the files of this batch, which decide with those before whether kernels run compiled.
         batch_bytes: bytes of packets that are read at a time.
+        make: makes the dissector, of the options and whether kernels run compiled.
 
     Attributes:
         size: bytes of all files so far, with those of this batch.
@@ -88,13 +94,20 @@ class Dissection(Reports):
         StateError: the state is of another release or of other options.
     """
 
-    dissector: _Dissector
+    dissector: IdleDissector
 
-    def __init__(self, options: Options, state: bytes | None, size: int = 0, batch_bytes: int = BATCH_BYTES) -> None:
+    def __init__(
+        self,
+        options: Options,
+        state: bytes | None,
+        size: int = 0,
+        batch_bytes: int = BATCH_BYTES,
+        make: Callable[[Options, bool], IdleDissector] = IdleDissector,
+    ) -> None:
         inner, waiting, self._hour, known = (None, [], None, []) if state is None else opened(HEAD, state)
         self.progress = Progress(*known)
         self.size = self.progress.bytes + size
-        super().__init__(_Dissector(options, kernel.worthwhile(self.size)))
+        super().__init__(make(options, kernel.worthwhile(self.size)))
         self.seen: list[CaptureSummary] = []
         self.batch_bytes = batch_bytes
         self._merger = Merger(self.dissector.points)
@@ -132,12 +145,6 @@ class Dissection(Reports):
                 yield partial(incomplete, self.dissector, self.dissector.captures[-1], self.dissector.packets.finish())
             yield from self.dissector.last_work()
             yield from self.flush()
-
-    def under_way(self) -> pa.RecordBatch:
-        """Return the rows that the connections that go on would have now."""
-        flows = self.dissector.tcp.flows
-        slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.facts[:, Facts.ID] != 0))
-        return self.dissector.connections.under_way(slots, flows, self.dissector.captures)
 
     def take_out(self, is_last: bool) -> bytes:
         """Return the state for the next batch; after the last one, of the captures only which were taken."""

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, Output, OutputError, claim, empty, replace
+from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, InUseError, Output, OutputError, claim, empty, replace
 from amqpscope.errors import reason
 
 MANIFEST = "manifest.json"
@@ -76,7 +76,7 @@ class Journal:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutputError(f"{self.folder}: another process writes there") from None
+                raise InUseError(f"{self.folder}: another process writes there") from None
             there = self._state.iterdir() if self._state.is_dir() else ()
             self.number = max((int(path.name) for path in there if path.name.isdecimal()), default=0)
             if self.number:
@@ -96,7 +96,8 @@ class Journal:
         return self.folder / STATE
 
     @property
-    def _last(self) -> Path:
+    def last(self) -> Path:
+        """The folder of the last batch."""
         return self._state / f"{self.number:08d}"
 
     @property
@@ -105,7 +106,7 @@ class Journal:
 
     def _go_on(self) -> None:
         """Complete the last batch that was committed, and remove what was not."""
-        found = json.loads((self._last / MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads((self.last / MANIFEST).read_text(encoding="utf-8"))
         made = found["made_by"], found["form"], sorted(found["rows"])
         if made != (self.made_by, self.form, sorted(self.schemas)):
             raise OutputError(f"{self.folder}: was begun with other options; name another folder, or remove it")
@@ -113,7 +114,7 @@ class Journal:
 
     def state(self, name: str) -> bytes | None:
         """Return state of the last batch; None before the first, and where it has none of that name."""
-        path = self._last / name
+        path = self.last / name
         return path.read_bytes() if path.exists() else None
 
     def begin(self) -> Output:
@@ -158,7 +159,7 @@ class Journal:
                 _sync(path)
             _sync(new)
             self.number += 1
-            new.rename(self._last)
+            new.rename(self.last)
             _sync(self._state)
             self._publish(manifest)
 
@@ -179,16 +180,16 @@ class Journal:
         self._final, self._parts = manifest["rows"], manifest["parts"]
         renewed = manifest["renewed"]
         self.rows = {name: count + renewed.get(name, (0,))[0] for name, count in self._final.items()}
-        for part in sorted((self._last / TABLES).glob("*/part-*")):
+        for part in sorted((self.last / TABLES).glob("*/part-*")):
             part.replace(self.folder / part.parent.name / part.name)
-        shutil.rmtree(self._last / TABLES, ignore_errors=True)
+        shutil.rmtree(self.last / TABLES, ignore_errors=True)
         for table, (_, end) in renewed.items():
             for part in (self.folder / table).glob("part-*"):
                 if _number(part) >= end:
                     part.unlink()
         self._write_note(complete=manifest["complete"])
         for path in self._state.iterdir():
-            if path.is_dir() and path != self._last:
+            if path.is_dir() and path != self.last:
                 shutil.rmtree(path)
 
     def _write_note(self, *, complete: bool) -> None:

@@ -1,6 +1,7 @@
 """Follow a directory: take what is complete, commit it, and wait for more, until nothing comes or the user ends it."""
 
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from amqpscope.dissector.capture.input import MissingCaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.dissection import Dissection, Progress
+from amqpscope.dissector.following.dissection import Dissection, IdleDissector, Progress
 from amqpscope.dissector.following.folder import SETTLED_S, Folder, Plan
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.kernels import kernel
@@ -46,6 +47,20 @@ class Batch(Protocol):
         ...
 
 
+Make = Callable[[Journal, Output, Dissection], Batch]
+
+
+def author(folder: str, options: Options, extra: str = "") -> str:
+    """Return what tells whether a journal may go on (`Journal`, `made_by`): the directory, and all that rows depend on.
+
+    Args:
+        folder: the directory.
+        options: of the dissection.
+        extra: what else rows or state depend on.
+    """
+    return f"{folder} {zlib.crc32(f'{options!r}{extra}'.encode()):08x}"
+
+
 class Dissected:
     """Writes the rows of a dissection as they are."""
 
@@ -68,10 +83,14 @@ class Follower:
         journal: where tables are written.
         options: of the dissection.
         make: makes what takes the rows of a batch, of the journal, the batch's output, and its dissection.
+        dissector: makes the dissector of each batch.
         prepare: called with the captures of a batch before they are read.
         report: called with the progress and the rows so far after each batch.
         watch: ends it when the user asks for that.
-        until_idle: end when nothing was written to the directory for so many seconds; None: never.
+        until_idle: end when nothing was written to the directory for this many seconds; None: never.
+
+    Attributes:
+        over: whether that was the end.
     """
 
     def __init__(
@@ -79,14 +98,17 @@ class Follower:
         folder: Folder,
         journal: Journal,
         options: Options,
-        make: Callable[[Journal, Output, Dissection], Batch],
+        make: Make,
         prepare: Callable[[list[Source]], None],
         report: Callable[[Progress, Plan], None],
         watch: Watch,
         until_idle: float | None = None,
+        dissector: Callable[[Options, bool], IdleDissector] = IdleDissector,
     ) -> None:
         self.folder, self.journal, self.options, self.make = folder, journal, options, make
         self.prepare, self.report, self.watch, self.until_idle = prepare, report, watch, until_idle
+        self.dissector = dissector
+        self.over = False
         self._began = time.time()
         self._state = journal.state(NAME)
         self.progress = Dissection(options, self._state).progress
@@ -98,20 +120,27 @@ class Follower:
             StateError: the journal was begun by another release.
             OutputError: tables cannot be written.
         """
-        while not self.watch.over:
-            plan, is_last = self._plan()
-            held = self.progress.held
-            goes_on = held is not None and (plan.until is None or held < plan.until)
-            if plan.sources or goes_on or is_last:
-                try:
-                    is_done = self._batch(plan, is_last)
-                except MissingCaptureError:
-                    is_done = False
-                if is_done:
-                    if is_last:
-                        return
-                    continue
-            self.watch.rest(LOOK_S)
+        while not self.watch.over and not self.over:
+            if not self.step():
+                self.watch.rest(LOOK_S)
+
+    def step(self) -> bool:
+        """Dissect and commit a batch of what is complete; return False if there is nothing, or the user ends it before.
+
+        Raises:
+            OutputError: tables cannot be written.
+        """
+        plan, is_last = self._plan()
+        held = self.progress.held
+        goes_on = held is not None and (plan.until is None or held < plan.until)
+        if not (plan.sources or goes_on or is_last):
+            return False
+        try:
+            is_done = self._batch(plan, is_last)
+        except MissingCaptureError:
+            return False
+        self.over = is_done and is_last
+        return is_done
 
     def _plan(self) -> tuple[Plan, bool]:
         """Return what can be taken, and whether that is all."""
@@ -126,7 +155,8 @@ class Follower:
         """Dissect and commit a batch; return False if the user ends it before."""
         good = [source for source in plan.sources if not source.error]
         self.prepare(good)
-        dissection = Dissection(self.options, self._state, sum(source.size or 0 for source in good))
+        size = sum(source.size or 0 for source in good)
+        dissection = Dissection(self.options, self._state, size, make=self.dissector)
         output = self.journal.begin()
         try:
             batch = self.make(self.journal, output, dissection)

@@ -29,6 +29,7 @@ Facts that rules ask for (None where unknown):
     redirected_to      address to which the broker sent the client
     contradicted_by    protocol that the content shows, where --port names another one
     blocked            bool: the broker takes no messages at the end
+    evicted            bool: it was no longer followed, for lack of room or because nothing came for long
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
 """
@@ -164,6 +165,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "server": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
         "due": state.due,
         "blocked": inputs.blocked is not None,
+        "evicted": inputs.evicted,
         "blocked_reason": inputs.blocked or None,
         "fin_lost": inputs.fin_lost,
         "end_lost": inputs.end_lost or inputs.fin_lost or (gaps and "tune" in arguments and "tune-ok" not in arguments),

@@ -93,6 +93,7 @@ class Inputs(NamedTuple):
     """Whether the last frames of a side may be missing."""
     fin_lost: bool
     """Whether a FIN is missing."""
+    evicted: bool
     tls: tuple[tuple[str, Hashable], ...]
 
     @property
@@ -136,6 +137,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         closer="none" if record.closer is None else ROLES[record.closer != client],
         end_lost=record.end_lost,
         fin_lost=sides[0].fin_lost or sides[1].fin_lost,
+        evicted=record.evicted,
         tls=tuple(tls_facts.facts(record.tls, client).items()) if record.tls else (),
     )
 

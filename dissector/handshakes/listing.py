@@ -10,7 +10,7 @@ from typing import Any
 
 from amqpscope.dissector.formatting import clean, counted, instant, zone_name
 from amqpscope.dissector.handshakes.facts import duration
-from amqpscope.dissector.handshakes.verdict import SLOW_NS, say
+from amqpscope.dissector.handshakes.verdict import SLOW_NS, filled
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
 from amqpscope.spec.layout import paint, paragraph, width
 
@@ -285,8 +285,8 @@ def as_dict(row: Row, handshakes: Handshakes, zone: tzinfo = UTC) -> dict[str, A
         "slow_side": slow_side(row),
         "code": cause.code,
         "summary": sentence(row),
-        "meaning": say(cause.meaning, facts),
-        "remedy": say(cause.remedy, facts),
+        "meaning": filled(cause.meaning, facts),
+        "remedy": filled(cause.remedy, facts),
     }
 
 
@@ -310,7 +310,11 @@ def explain(row: Row, cause: Cause) -> Iterator[str]:
     """Return the lines that explain a code for one connection: its meaning, what to do, and the proof."""
     facts = {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
     yield paint(cause.code, cause.severity)
-    for head, text in (("Means", say(cause.meaning, facts)), ("Do", say(cause.remedy, facts)), ("Proof", proof(row))):
+    for head, text in (
+        ("Means", filled(cause.meaning, facts)),
+        ("Do", filled(cause.remedy, facts)),
+        ("Proof", proof(row)),
+    ):
         lines = paragraph(text, 9)
         if lines:
             yield f"  {head + ':':7}{lines[0][9:]}"

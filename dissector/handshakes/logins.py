@@ -1,5 +1,6 @@
 """Read the user's name in a login; nothing else of a login goes any further."""
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +32,7 @@ class Logins:
     ) -> None:
         self.read = read or user_name
         self.method = next(n for n, m in enumerate(protocol.methods) if m.full_name == full_name)
-        self.plan = Plan.of_methods(_opened(protocol, full_name), only=(column,))
+        self.plan = _plan(protocol, full_name, column)
         self.column = column
         self.compiled = compiled
 
@@ -73,8 +74,9 @@ def _shown(name: str | None) -> str | None:
     return name[: limits.TEXT] if name and name.isprintable() else None
 
 
-def _opened(protocol: Protocol, full_name: str) -> Protocol:
-    """Return the protocol with the fields of one method only, none of them secret."""
+@functools.lru_cache(maxsize=32)
+def _plan(protocol: Protocol, full_name: str, column: str) -> Plan:
+    """Return a plan for the protocol with the fields of one method only, none of them secret."""
     classes = tuple(
         replace(
             k,
@@ -85,4 +87,4 @@ def _opened(protocol: Protocol, full_name: str) -> Protocol:
         )
         for k in protocol.classes
     )
-    return replace(protocol, classes=classes)
+    return Plan.of_methods(replace(protocol, classes=classes), only=(column,))

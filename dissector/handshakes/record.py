@@ -96,6 +96,8 @@ class ConnectionRecord:
     skipped: int = 0
     end_lost: bool = False
     """Whether the last frames of a side may be missing: its last boundary was lost, and not found again."""
+    evicted: bool = False
+    """Whether it ends because it is no longer followed."""
     tls: Shown | None = None
     """Observations of TLS; None without TLS."""
     outer: tuple[FirstBytes, FirstBytes] | None = None

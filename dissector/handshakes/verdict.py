@@ -230,14 +230,14 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
     """Return the columns whose texts name facts."""
     named = {name: _known(facts, name) for name in _named(outcome, ending)}
     return {
-        "handshake_cause": say(outcome.summary, facts),
-        "ending_cause": say(ending.summary, facts) if ending else None,
+        "handshake_cause": filled(outcome.summary, facts),
+        "ending_cause": filled(ending.summary, facts) if ending else None,
         "handshake_facts": _json({name: fact for name, fact in named.items() if fact is not None}),
     }
 
 
 def _agreed(inputs: Inputs) -> dict[str, Any]:
-    """Return what the methods of the handshake and the close say, as columns."""
+    """Return what the methods of the handshake and the close filled, as columns."""
     arguments = dict(inputs.arguments)
     tuned = arguments.get("tune-ok") or arguments.get("tune") or NOTHING
     return {name: tuned.get(name) for name in AGREED} | {
@@ -249,7 +249,7 @@ def _agreed(inputs: Inputs) -> dict[str, Any]:
     }
 
 
-def say(text: str, facts: Mapping[str, Any]) -> str:
+def filled(text: str, facts: Mapping[str, Any]) -> str:
     """Fill facts into a text; an unknown fact becomes a question mark."""
     known = {name: _known(facts, name) for name in _names(text)}
     return text.format_map({name: "?" if fact is None else fact for name, fact in known.items()})

@@ -1,15 +1,13 @@
 """Named limits of what a hostile or endless capture may cost. All have defaults; none is unlimited.
 
-What is dropped at the limits of one connection, and at those on the number of open connections and their retained
-bytes, depends on the packets alone, not on the size of batches. The same holds for limits over all connections, with
-two exceptions that are processed batch by batch: the first bytes of a connection, until its protocol is known, and the
-content of TLS. `By batch` marks a limit that applies to one batch, or to these exceptions.
+What is dropped at the limits of one connection depends on its packets alone: on neither batches nor other connections.
 
-Limits over all connections protect the process: when one is reached, rows depend on which connections it has. A single
-connection reaches its own limits before (`..._PER_CONNECTION`, `..._PER_STREAM`; channels have 65,536 numbers). Limits
-over all connections are reported in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`,
-`WAITING_PARTS`, `WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a
-connection; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES`, `UNPACKED`, `RECORDS` and `TLS_HELD_ALL` at the frame or
+Limits over all connections protect the process: when one is reached, rows depend on which connections it has, and where
+`By batch` stands here, on the size of batches. A single connection reaches its own limits before
+(`..._PER_CONNECTION`, `..._PER_STREAM`, `TLS_HELD`, `TLS_TRIES`; channels have 65,536 numbers). Limits over all
+connections are reported in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`,
+`WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection, `UNPACKED` also
+at the frames that it concerns; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
 connection that reached them; `FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones (`ip-fragment`).
 """
 
@@ -53,11 +51,18 @@ STREAM_FRAME = 256 << 20
 SUB_BATCH = 64 << 20
 """Bytes of a sub-batch of a stream, decompressed; a larger one is not opened. Brokers refuse such ones since 4.3.5."""
 
-UNPACKED = 256 << 20
-"""Bytes of all sub-batches decompressed at a time; above that, they are not opened. By batch."""
+UNPACKED_PER_STREAM = 64 << 20
+"""Bytes to which the sub-batches unpack that begin in the same `STRETCH` of one direction; above that, the others of
+these are not opened, but the first always is. A frame longer than a mebibyte has stretches of its own."""
 
-RECORDS = 1 << 21
-"""Records of all compressed sub-batches at a time; above that, they are not opened. Each may claim 65,535. By batch."""
+STRETCH = 1 << 20
+"""Bytes of one direction, or of a long frame, for which `UNPACKED_PER_STREAM` counts."""
+
+UNPACKED = 512 << 20
+"""The same of all connections at a time; above that, sub-batches are not opened. By batch."""
+
+RECORD = 128
+"""Bytes for which each record of a sub-batch counts there, besides its own: what its row takes."""
 
 CHANNELS = 262_144
 """Channels with state, of all connections."""

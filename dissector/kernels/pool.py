@@ -30,6 +30,27 @@ def give_row(free: Array, row: int) -> None:
     free[count] = row
 
 
+@kernel
+def append_row(rows: Array, row: int, link: int, lists: Array, which: int, first: int, last: int) -> None:
+    """Append a row to a linked list.
+
+    Args:
+        rows: matrix with the rows of the list.
+        row: the row.
+        link: column that holds the next row; -1: there is none.
+        lists: matrix with the lists.
+        which: row of it.
+        first: column of it that holds the first row of the list; -1: it is empty.
+        last: column of it that holds the last row.
+    """
+    rows[row, link] = -1
+    if lists[which, first] < 0:
+        lists[which, first] = row
+    else:
+        rows[lists[which, last], link] = row
+    lists[which, last] = row
+
+
 def give_rows(free: Ints, rows: Ints) -> None:
     """Give rows back, outside of kernels."""
     count = int(free[0])

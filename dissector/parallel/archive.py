@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Dissector, Options
-from amqpscope.dissector.parallel.arrangement import chains
+from amqpscope.dissector.parallel.arrangement import RANGE, chains, surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated, merged
+from amqpscope.dissector.parallel.ranges import Run
 from amqpscope.dissector.parallel.survey import Survey
 from amqpscope.dissector.reading import capture_row, incomplete, unreadable
 from amqpscope.dissector.tables.rows import Row, Work
@@ -57,16 +59,22 @@ class Plan(NamedTuple):
     options: Options
 
 
-def planned(surveys: Sequence[Survey], options: Callable[[int], Options]) -> Plan:
-    """Return the plan for captures; `options` returns those of the dissection, given the time of the first packet (ns).
+def planned(sources: Iterable[Source], run: Run, options: Callable[[int], Options], size: int = RANGE) -> Plan:
+    """Return the plan for captures, by a light pass over them.
+
+    Args:
+        sources: the captures, in any order.
+        run: returns the surveys of lists of splits, which may be made side by side.
+        options: returns those of the dissection, given the time of the first packet (ns).
+        size: bytes of the ranges into which bigger files are split.
 
     Raises:
         CaptureError: a file that the user named, every file, or the key log cannot be read.
     """
+    surveys = surveyed(sources, run, size)
     read = chains(surveys)
-    begin_ns = min(each.source.begin for chain in read for each in chain)
-    wanted = options(begin_ns)
-    return Plan(list(surveys), read, archive(surveys, read, wanted), wanted)
+    wanted = options(min(each.source.begin for chain in read for each in chain))
+    return Plan(surveys, read, archive(surveys, read, wanted), wanted)
 
 
 def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options: Options) -> Archive:

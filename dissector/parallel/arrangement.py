@@ -10,7 +10,7 @@ from amqpscope.dissector.packets.merging import Span, arrange
 from amqpscope.dissector.parallel import ranges
 from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.ranges import Run
-from amqpscope.dissector.parallel.survey import Piece, Survey
+from amqpscope.dissector.parallel.survey import Split, Survey
 
 RANGE = 128 << 20
 """Bytes of a big file that are read as one."""
@@ -21,7 +21,7 @@ def surveyed(sources: Iterable[Source], run: Run, size: int = RANGE) -> list[Sur
 
     Args:
         sources: the captures, in any order.
-        run: returns the surveys of lists of pieces, which may be made side by side.
+        run: returns the surveys of lists of splits, which may be made side by side.
         size: bytes of the ranges into which bigger files are split.
 
     Raises:
@@ -31,7 +31,7 @@ def surveyed(sources: Iterable[Source], run: Run, size: int = RANGE) -> list[Sur
     together = [chain for chain in chains(found) if len(chain) > 1]
     anew = {
         (each.source.name, each.part): each
-        for each in (run([[Piece(one.source, one.part) for one in chain] for chain in together]) if together else ())
+        for each in (run([[Split(one.source, one.part) for one in chain] for chain in together]) if together else ())
     }
     return [_renewed(each, anew) for each in found]
 
@@ -44,7 +44,7 @@ def _split(source: Source, size: int) -> list[Range]:
 
 
 def _renewed(each: Survey, anew: dict[tuple[str, Range | None], Survey]) -> Survey:
-    """Return a survey with those pieces that were read anew."""
+    """Return a survey with those splits that were read anew."""
     if not each.parts:
         return anew.get((each.source.name, None), each)
     renewed = [anew.get((each.source.name, part.part), part) for part in each.parts]

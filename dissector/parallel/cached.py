@@ -18,11 +18,10 @@ from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Plan, dissect, planned
-from amqpscope.dissector.parallel.arrangement import surveyed
 from amqpscope.dissector.parallel.blocks import Block, Seated
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.tables.output import Output
 from amqpscope.dissector.tables.rows import schemas
 
@@ -56,8 +55,8 @@ class Dissection:
         """
         path = self.folder / "plan"
         if not path.exists():
-            surveys = surveyed(self.sources, self._surveys)
-            share(self.folder, {path.name: partial(_write, planned(surveys, self.options))})
+            plan = planned(self.sources, self._surveys, self.options)
+            share(self.folder, {path.name: partial(_write, plan)})
         found: Plan = _read(path)
         return found
 
@@ -70,11 +69,11 @@ class Dissection:
         (folder,) = share(self.folder, {f"part-{number}": partial(self._dissect, number)})
         return folder
 
-    def _surveys(self, lists: list[list[Piece]]) -> Iterator[Survey]:
-        """Yield the surveys of lists of pieces of captures, some of which are surveyed anew in other lists."""
+    def _surveys(self, lists: list[list[Split]]) -> Iterator[Survey]:
+        """Yield the surveys of lists of splits of captures, some of which are surveyed anew in other lists."""
         names = [f"survey-{hashlib.sha256(repr(each).encode()).hexdigest()[:16]}" for each in lists]
-        pieces = {name: partial(_survey, each, self.compiled) for name, each in zip(names, lists, strict=True)}
-        for file in share(self.folder, pieces):
+        surveys = {name: partial(_survey, each, self.compiled) for name, each in zip(names, lists, strict=True)}
+        for file in share(self.folder, surveys):
             yield from _read(file)
 
     def _dissect(self, number: int, folder: Path) -> None:
@@ -82,14 +81,9 @@ class Dissection:
         plan = self.plan()
         cuts = {f"blocks-{at}": partial(self._cut, chain) for at, chain in enumerate(plan.chains)}
         files = share(self.folder, cuts, number * len(cuts) // self.parts)
-        output = Output(str(folder), schemas(plan.known.options.protocol), compression=COMPRESSION)
-        try:
+        with Output(str(folder), schemas(plan.known.options.protocol), compression=COMPRESSION) as output:
             for work in dissect(_sorted(files, number), plan.known.dissector(self.compiled), plan.known.end_ns):
                 output.add(work)
-            output.finish()
-        except BaseException:
-            output.abort()
-            raise
 
     def _cut(self, chain: Sequence[Seated], file: Path) -> None:
         with pa.ipc.new_file(str(file), blocks.SCHEMA) as writer:
@@ -97,8 +91,8 @@ class Dissection:
                 writer.write_batch(blocks.written(block))
 
 
-def _survey(pieces: Iterable[Piece], compiled: bool, file: Path) -> None:
-    _write(survey(pieces, compiled), file)
+def _survey(splits: Iterable[Split], compiled: bool, file: Path) -> None:
+    _write(survey(splits, compiled), file)
 
 
 def _sorted(files: Iterable[Path], part: int) -> Iterator[Block]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -158,8 +157,7 @@ def work(
     """Dissect a part of the flows, and send what was done or the error; end when the connection's other end closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
     Thread(target=_end_with, args=(connection,), daemon=True).start()
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type] # pyarrow would import it for nothing
-    settle()
+    settle(without_pandas=True)
     output = None
     try:
         folder = str(place(target.folder) / HIDDEN / f"job-{number}")

@@ -13,14 +13,14 @@ from amqpscope.dissector.capture.file import TORN, scanner_of
 from amqpscope.dissector.capture.model import MAX_PROBLEMS, Before, CaptureInfo, Problem, Range
 from amqpscope.dissector.capture.pcapng import MAX_KEPT, in_force
 from amqpscope.dissector.capture.sources import Source
-from amqpscope.dissector.parallel.survey import Noted, Piece, Survey
+from amqpscope.dissector.parallel.survey import Noted, Split, Survey
 from amqpscope.dissector.reading import CaptureSummary, clock_step
 
 ROUNDS = 5
 """How often ranges are read before the capture is read as one."""
 
-Run = Callable[[list[list[Piece]]], Iterable[Survey]]
-"""Returns the surveys of lists of pieces, which may be made side by side."""
+Run = Callable[[list[list[Split]]], Iterable[Survey]]
+"""Returns the surveys of lists of splits, which may be made side by side."""
 
 
 class Surveying:
@@ -63,8 +63,8 @@ def surveyed(captures: Iterable[Surveying], run: Run) -> list[Survey]:
     """Return the surveys of captures."""
     captures = list(captures)
     while under_way := [each for each in captures if each.wanted]:
-        pieces = [[Piece(each.source, part)] for each in under_way for part in each.wanted.values()]
-        found = iter(run(pieces))
+        splits = [[Split(each.source, part)] for each in under_way for part in each.wanted.values()]
+        found = iter(run(splits))
         for each in under_way:
             each.take(list(islice(found, len(each.wanted))))
     return [each.survey for each in captures]

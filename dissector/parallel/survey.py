@@ -17,8 +17,8 @@ Noted = tuple[Problem, int | None]
 """A problem, and the time of its packet."""
 
 
-class Piece(NamedTuple):
-    """What is read at once: a capture, or a range of it."""
+class Split(NamedTuple):
+    """What is read at once, as by a task of a cluster: a capture, or a range of it."""
 
     source: Source
     part: Range | None = None
@@ -84,9 +84,9 @@ class _Surveyor:
         self.noted += [(problem, None) for _, problem in problems]
         problems.clear()
 
-    def survey(self, piece: Piece, index: int) -> Survey:
+    def survey(self, split: Split, index: int) -> Survey:
         """Read a capture, or a range of it."""
-        source, part = piece
+        source, part = split
         if part is not None and part.skip is None:
             part = part._replace(skip=trial(str(source.path), source.given, part))
             if part.skip is None:
@@ -105,15 +105,15 @@ class _Surveyor:
         return Survey(source, part, one.summary, noted, first, last, one.first_packet, **ends)
 
 
-def survey(pieces: Iterable[Piece], compiled: bool) -> list[Survey]:
+def survey(splits: Iterable[Split], compiled: bool) -> list[Survey]:
     """Return what a light pass shows of captures. They are read as one sequence, in this order."""
     surveyor = _Surveyor(compiled)
     found: list[Survey] = []
-    for index, piece in enumerate(pieces):
+    for index, split in enumerate(splits):
         try:
-            found.append(surveyor.survey(piece, index))
+            found.append(surveyor.survey(split, index))
         except CaptureError as error:
             surveyor.noted.clear()
-            found.append(Survey(replace(piece.source, error=reason(piece.source, error)), piece.part))
+            found.append(Survey(replace(split.source, error=reason(split.source, error)), split.part))
     found[-1] = replace(found[-1], incomplete=surveyor.dissector.packets.finish())
     return found

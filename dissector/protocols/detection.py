@@ -2,7 +2,7 @@
 
 A connection seen from its start is judged by its client's first bytes, which are held back until they are
 enough. One that was under way when the capture began is judged by frames that follow each other; what does
-not look like any is passed over and counted.
+not look like any is skipped and counted.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ class Detector:
         self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
         self.probes: dict[int, Probe] = {}
         self.decided: dict[int, int] = {}
-        """Slots decided since the caller last looked, with the bytes passed over before."""
+        """Slots decided since the caller last looked, with the number of bytes skipped before."""
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 

@@ -163,10 +163,14 @@ class Framing:
             yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
-        """Return which connections may lack the last frames of a direction: its boundary was lost for good."""
+        """Return which connections may lack the last frames of a direction: its boundary was lost for good.
+
+        A head that cannot be right hides nothing if it is the last that was sent.
+        """
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
-        return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost).any(1))
+        alone = (parsers[:, :, Parser.DAMAGED] == 1) & (parsers[:, :, Parser.SKIPPED] == parsers[:, :, Parser.WANTED])
+        return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost & ~alone).any(1))
 
     def skipped(self, slots: Ints) -> Ints:
         """Return the bytes skipped in current searches, of both directions together."""

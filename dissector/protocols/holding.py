@@ -2,7 +2,7 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.pool import give_row, take_row
+from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -21,14 +21,10 @@ def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
     h = take_row(walk.free_held)
     for k in range(Chunk.WIDTH):
         held[h, k] = chunks[k, i]
-    held[h, Held.NEXT] = -1
     held[h, Held.USED] = 1
     if parsers[queue, Parser.QUEUE] < 0:
-        parsers[queue, Parser.QUEUE] = h
         parsers[queue, Parser.TAKEN] = at
-    else:
-        held[parsers[queue, Parser.QUEUE_END], Held.NEXT] = h
-    parsers[queue, Parser.QUEUE_END] = h
+    append_row(held, h, Held.NEXT, parsers, queue, Parser.QUEUE, Parser.QUEUE_END)
     parsers[queue, Parser.QUEUED] += 1
     if chunks[Chunk.OFFSET, i] >= 0:
         parsers[row, Parser.BYTES] += chunks[Chunk.LENGTH, i]

@@ -3,7 +3,7 @@
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.pool import give_row, take_row
+from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.emitting import frame_fault
 from amqpscope.dissector.protocols.state import LIMIT, Cursor, Fragment, Parser, Walk
@@ -55,16 +55,11 @@ def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int)
     fragment = take_row(walk.free)
     for k in range(Chunk.WIDTH):
         fragments[fragment, k] = chunks[k, i]
-    fragments[fragment, Fragment.NEXT] = -1
     fragments[fragment, Fragment.POS] += offset - chunks[Chunk.OFFSET, i]
     fragments[fragment, Fragment.OFFSET] = offset
     fragments[fragment, Fragment.LENGTH] = length
     fragments[fragment, Fragment.USED] = 1
-    if parsers[row, Parser.CHAIN] < 0:
-        parsers[row, Parser.CHAIN] = fragment
-    else:
-        fragments[parsers[row, Parser.CHAIN_END], Fragment.NEXT] = fragment
-    parsers[row, Parser.CHAIN_END] = fragment
+    append_row(fragments, fragment, Fragment.NEXT, parsers, row, Parser.CHAIN, Parser.CHAIN_END)
     parsers[row, Parser.CHAINED] += length
     parsers[row, Parser.FRAGMENTS] += 1
     cursor[Cursor.CHAINED] += length

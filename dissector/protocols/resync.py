@@ -27,7 +27,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    than half as many may have ends of segments inside, and they or the port must show who is the client.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
-`RESYNC` and `HELD_CHUNKS` bound how many. What is skipped is counted.
+`RESYNC` and `HELD_CHUNKS` bound their number. What is skipped is counted.
 
 The kernel `expected_boundary` is a template, as are those of `candidates` and the constants: a protocol lays its own
 under their names (`laid_over`).

@@ -42,4 +42,4 @@ class Made(NamedTuple):
     make: Callable[[], Columns]
     """Makes the columns; it touches no state, so any thread may call it at any time."""
     counts: Ints | None = None
-    """(n,) how many rows of the table each place has; None: one."""
+    """(n,) number of rows of the table that each place has; None: one."""

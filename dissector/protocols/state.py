@@ -58,7 +58,7 @@ class Parser(Matrix):
     CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
     NATURAL = column("1 and the bytes of payload in it by its fields; 0: not known; -1: none is doubted", empty=-1)
     BELIEVED = column("1: the length of the current frame counts, whatever its fields say")
-    DAMAGED = column("1: the current search began after a head that cannot be right, and is not that of a body")
+    DAMAGED = column("1: the current search began after a head, not a body's, that cannot be right; no gap followed it")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")

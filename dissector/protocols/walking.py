@@ -277,6 +277,7 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
         return 0
     else:
         report_further_gap(walk, chunks, i, at, row)
+        parsers[row, Parser.DAMAGED] = 0
     return left
 
 

@@ -177,6 +177,8 @@ class Connections:
         elif conn[Conn.CLOSER] >= 0:
             who = "client" if conn[Conn.CLOSER] == tcp.client else "server"
             closed_by = f"{who}-{'rst' if conn[Conn.CLOSED] == 4 else 'fin'}"
+        elif record.evicted:
+            closed_by = "evicted"
         judged = self.judge(record, tcp, captures)
         judged |= {
             "protocol": tcp.protocol,

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,6 +59,8 @@ WITH_STATISTICS = (
     "publish_seq", "publish_seq_unsure", "delivery_tag", "code",
 )  # fmt: skip
 """Columns by which readers skip row groups; statistics of all others would cost a tenth of the writing time."""
+NULLS = "amqpscope.null_columns"
+"""Entry of a Parquet file's metadata: JSON, the columns without a value in it, so that readers need not decode them."""
 
 RISING = frozenset(
     ("frame_no", "packet", "first_packet", "ts_ns", "ts", "publish_seq", "delivery_tag", "offset", "chunk_id")
@@ -74,6 +76,10 @@ REPEATED = frozenset(("bucket", "low_ns", "high_ns", "count"))
 
 class OutputError(Error):
     """The output cannot be written; the message is one line."""
+
+
+class InUseError(OutputError):
+    """Another process writes there."""
 
 
 class Part(NamedTuple):
@@ -208,6 +214,20 @@ class Output:
         for table in self._tables.values():
             table.discard()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the tables, or stop after an error."""
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.abort()
+            raise
+
     def _write_note(self, *, complete: bool) -> None:
         text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)
         try:
@@ -228,6 +248,7 @@ class _Table:
         self._writer: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
         self._temporary: Place = Path()
         self._sink: pa.NativeFile | None = None
+        self._nulls: set[str] = set()
         self._groups: deque[pa.Table] = deque()
         self._lock = Lock()
         self._is_written = False
@@ -253,6 +274,7 @@ class _Table:
     def write(self, group: pa.Table) -> None:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
+            self._nulls = set(self.schema.names)
             self._temporary = draft(self.folder / f"part-{len(self.made):05d}.{self.form}")
             if self.form == "parquet":
                 encoded = [f.name for f in self.schema if pa.types.is_string(f.type) or f.name in REPEATED]
@@ -274,6 +296,7 @@ class _Table:
                 self._writer = pa.ipc.new_file(self._sink, self.schema)
         if group.num_rows:
             self._writer.write_table(group)
+            self._nulls = {name for name in self._nulls if group[name].null_count == len(group)}
             self.groups += 1
             if self.groups % GROUPS_TO_TRIM == 0:
                 pa.default_memory_pool().release_unused()
@@ -286,6 +309,8 @@ class _Table:
         if self._writer is None:
             return
         try:
+            if isinstance(self._writer, pq.ParquetWriter):
+                self._writer.add_key_value_metadata({NULLS: json.dumps(sorted(self._nulls))})
             self._writer.close()
             if self._sink is not None:
                 self._sink.close()
@@ -341,6 +366,8 @@ def claim(folder: Place, schemas: Mapping[str, pa.Schema]) -> list[Place]:
         foreign = sorted(f"{part.parent.name}/{part.name}" for part in parts if not PART_NAME.fullmatch(part.name))
         if foreign:
             raise OutputError(f"{folder}: holds other files ({foreign[0]}); name another folder")
+    except FileExistsError as error:
+        raise OutputError(f"{folder} is a file, not a folder") from error
     except OSError as error:
         raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
     return parts

@@ -78,7 +78,7 @@ def position(direction: Array, row: int, number: int) -> int:
 
 @kernel
 def prove_by_reset(direction: Array, row: int, pos: int) -> None:
-    """Note that a reset shows a direction to have come to a position, if it may be believed."""
+    """Note that a reset shows a direction to have come to a position, if that is plausible."""
     if direction[row, Direction.STARTED] and pos <= direction[row, Direction.TOP] + RESET_REACH:
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], pos)
 

@@ -8,7 +8,7 @@ from amqpscope.dissector.tcp.state import At, Chunk, Control, Count, Direction, 
 
 @kernel
 def emit(out: Results, slot: int, side: int, pos: int, offset: int, length: int, at: At, first: At) -> None:
-    """Append a chunk: readable after packet `at`, carried by packet `first`."""
+    """Append a chunk: readable after packet `at`; packet `first` brought it."""
     packet, ts, capture = at
     first_packet, first_ts, first_capture = first
     chunks = out.chunks

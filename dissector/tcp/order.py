@@ -19,7 +19,7 @@ GAP_NS = 1_000_000_000
 """Time after which an acknowledged byte that is still missing counts as lost by the capture.
 
 The times are those of the connection's own packets: what other connections do must not decide about its rows, and a
-part of the capture may lack them. So where a connection falls silent, its next packet or its end gives up a gap.
+part of the capture may lack them. So where a connection falls silent, its next packet or its end skips a gap.
 """
 WAITS, NEEDS, READY = range(3)
 """The next bytes of a direction (if there are any) wait; wait only for the other direction; need not wait."""

@@ -77,7 +77,7 @@ class Direction:
         """Where each record's content begins in the joined bytes, and the last one ends; their lengths."""
 
     def _before(self, stop: int) -> tuple[int, int]:
-        """Return the number of `mine` come before this chunk, and how many records are complete by then."""
+        """Return the number of `mine` that come before this chunk, and the number of records complete by then."""
         chunks = int(np.searchsorted(self.mine, stop))
         return chunks, int(np.searchsorted(self.last, chunks))
 

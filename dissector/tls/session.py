@@ -71,7 +71,7 @@ class Session:
                 self.waiting.append((side, event))
                 self.held += _size(event)
         if self.held > limits.TLS_HELD:
-            self.stop_waiting(side, last)
+            self.stop_waiting(side, last, f"{self.held} bytes waited for TLS secrets that did not come")
 
     def resume(self) -> None:
         """Continue where secrets were missing, if new ones have come."""
@@ -85,10 +85,9 @@ class Session:
             done += 1
         del self.waiting[:done]
 
-    def stop_waiting(self, side: int, at: At) -> None:
+    def stop_waiting(self, side: int, at: At, why: str) -> None:
         """Stop waiting for secrets, because a limit is reached."""
-        text = f"{self.held} bytes waited for TLS secrets that did not come; the connection stays encrypted"
-        self._fault("limit-reached", side, at, text)
+        self._fault("limit-reached", side, at, f"{why}; the connection stays encrypted")
         self.give_up()
 
     def give_up(self) -> None:

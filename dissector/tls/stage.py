@@ -193,7 +193,8 @@ class Tls:
     def _hold(self, session: Session, before: int, side: int, at: At) -> None:
         """Account for the bytes that wait."""
         if self.held + session.held - before > limits.TLS_HELD_ALL:
-            session.stop_waiting(side, at)
+            why = f"more than {limits.TLS_HELD_ALL} bytes of all connections waited for TLS secrets"
+            session.stop_waiting(side, at, why)
         self.held += session.held - before
         if session.held:
             self.stuck.add(session.slot)

@@ -209,6 +209,14 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
     return found, ts, since
 
 
+@kernel
+def silenced_by(conn: Array) -> int:
+    """Return what ended a connection on which nobody sent a close (ENDED_BY)."""
+    if conn[CONN.CLOSED] == 1:
+        return CONNECTION_CLOSE
+    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
+
+
 @called
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
     """Return why nobody answered a frame, and when that was certain (-1: unknown).
@@ -226,7 +234,7 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
         frame: the frame.
     """
     accounts = channels[0]
-    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], CONNECTION_CLOSE if conn[CONN.CLOSED] == 1 else CAPTURE_END
+    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
     heard, heard_ts, own_end = NEVER, -1, False
     for who in range(2):
         at, ts, why = conn[CONN.SERVER_CLOSE + who], conn[CONN.SERVER_CLOSE_TS + who], CONNECTION_CLOSE

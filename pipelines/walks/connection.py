@@ -39,7 +39,7 @@ class Connection(NamedTuple):
     ID: int  # connection_id
     HAS_ROW: int  # 1: it has a row in `connections`
     SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
-    CLOSED: int  # 1: there was a FIN or RST
+    CLOSED: int  # 1: there was a FIN or RST; 2: it was evicted
     PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
     SEEN_SERVER: int  # 1: frames of that side were seen
     SEEN_CLIENT: int
@@ -67,11 +67,12 @@ _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
         "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
-        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-cut",
+        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-head-wrong",
+        "frame-too-short", "frame-cut",
     )
 )  # fmt: skip
 """Anomalies after which frames of that direction may be missing, where they have a frame number."""
-_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10, FRAME_CUT = _GAP_CODES
+FRAME_CUT = _GAP_CODES[-1]
 _CHANNEL_WRONG, _CONTENT_UNEXPECTED = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
 _CONNECTION = what(CONNECTIONS)
 _CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
@@ -93,7 +94,7 @@ def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
 @kernel
 def is_gap(what: int) -> bool:
     """Return whether an anomaly means that frames may be missing before its frame number."""
-    return what in (_GAP_1, _GAP_2, _GAP_3, _GAP_4, _GAP_5, _GAP_6, _GAP_7, _GAP_8, _GAP_9, _GAP_10, FRAME_CUT)
+    return what in _GAP_CODES
 
 
 @kernel
@@ -167,7 +168,7 @@ def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> No
         conn[CONN.HAS_ROW] = 1
         closed = events[i, EV.NUMBER]
         conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
-        conn[CONN.CLOSED] = 1 if events[i, EV.MULTIPLE] == 1 else 0
+        conn[CONN.CLOSED] = events[i, EV.MULTIPLE]
         conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
         if events[i, EV.RESPONSE] == 1:
             conn[CONN.SPOKEN] = 1

@@ -92,7 +92,9 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     """
     if source == CONNECTIONS:
         rows = rows.append_column("one_direction", pc.equal(rows["handshake_outcome"].cast(pa.string()), ONE_DIRECTION))
-        return rows.append_column("closed", pc.is_valid(rows["closed_by"]))
+        is_evicted = pc.fill_null(pc.equal(rows["closed_by"].cast(pa.string()), "evicted"), False)
+        closed = pc.add(pc.is_valid(rows["closed_by"]).cast(pa.int8()), is_evicted.cast(pa.int8()))
+        return rows.append_column("closed", closed)
     rows = rows.append_column("what", words_of(source, rows).cast(pa.int16()))
     if source == FRAMES:
         return rows.append_column("cut", _cut(rows))

@@ -62,7 +62,7 @@ def names_of(numbers: Iterable[int]) -> list[str]:
 
 
 class Event(NamedTuple):
-    """Columns of `Events.matrix` (int64); -1 for null unless said otherwise."""
+    """Columns of `Events.matrix` (int64); -1 for null unless noted otherwise."""
 
     CONNECTION: int  # connection_id
     ORDER: int  # frame number at which it stands
@@ -76,7 +76,7 @@ class Event(NamedTuple):
     NUMBER: (
         int  # delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection closed_ts_ns
     )
-    MULTIPLE: int  # of a connection: whether it has closed_by
+    MULTIPLE: int  # of a connection: 1 if it has closed_by, 2 if that is `evicted`
     PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
     CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
     RESPONSE: int  # is_response of stream frames; of a connection, whether one direction is missing

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks import captures, spark, stages, streams
+from tests.benchmarks import archive, captures, spark, stages, streams
 from tests.benchmarks.running import AMQPSCOPE, ROOT, Run, middle, run
 
 MB = 1_000_000
@@ -26,6 +26,8 @@ FIELDS = (
 )  # fmt: skip
 SMALL = ROOT / "tests/captures/pika_confirms.pcap"
 MEASUREMENTS = ("speed", "floor", "stages", "analyze", "streams", "sessions", "small", "memory", "spark")
+FURTHER = ("archive",)
+"""What is measured when it is asked for: others take long."""
 TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
 """What statistics are measured with: names of captures, and what is repeated in them."""
 
@@ -72,8 +74,8 @@ def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -
     command = [sys.executable, "-m", "tests.benchmarks.floor", str(capture), str(output)]
     tries = []
     for _ in range(pairs):
-        said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        tries.append(json.loads(said))
+        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        tries.append(json.loads(printed))
     found: dict[str, Any] = min(tries, key=lambda t: t["wall_s"])
     log(f"{'floor (' + found['way'] + ')':<46}{found['wall_s']:>9.2f}{found['cpu_s']:>9.2f}")
     found["ratio"] = compare("dissect / floor", measured, found)
@@ -82,11 +84,11 @@ def floor(capture: Path, output: Path, measured: dict[str, float], pairs: int) -
 
 def profile(capture: Path, frames: int) -> dict[str, Any]:
     """Processor time of the stages."""
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.stages", str(capture)],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    found: dict[str, Any] = json.loads(said)
+    found: dict[str, Any] = json.loads(printed)
     log(stages.report(found, capture.stat().st_size, frames))
     return found
 
@@ -209,7 +211,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1000, metavar="MB", help="of the capture (default: 1000)")
     parser.add_argument("--quick", action="store_true", help="100 MB for all, memory at 50 and 200 MB")
     parser.add_argument("--pairs", type=int, metavar="N", help="turns of each (default: 1; quick: 3)")
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, default=MEASUREMENTS, help="what to measure")
+    parser.add_argument(
+        "--only", nargs="+", choices=MEASUREMENTS + FURTHER, default=MEASUREMENTS, help="what to measure"
+    )
     parser.add_argument("--json", type=Path, default=ROOT / "build/bench.json", help="default: build/bench.json")
     arguments = parser.parse_args()
     size = (100 if arguments.quick else arguments.size) * MB
@@ -242,6 +246,8 @@ def main() -> None:
             with captures.made(size) as capture:
                 run(dissect(capture, output))
             found["spark"] = on_spark(output, pairs)
+        if "archive" in only:
+            found["archive"] = archive.measure(size, Path(name) / "archive", log)
         if "memory" in only:
             found["memory"] = memory((50 * MB, 200 * MB) if arguments.quick else (250 * MB, 2000 * MB), output)
     found["load_after"] = os.getloadavg()

@@ -76,12 +76,12 @@ def _turns(tables: Path) -> Iterator[list[tuple[str, pa.Table]]]:
     while readers:
         turn = []
         for name, reader in list(readers.items()):
-            piece = next(reader, None)
-            if piece is None:
+            batch = next(reader, None)
+            if batch is None:
                 del readers[name]
-            elif piece.num_rows:
-                half = -(-piece.num_rows // CORES)
-                turn += [(name, piece.slice(at, half)) for at in range(0, piece.num_rows, half)]
+            elif batch.num_rows:
+                half = -(-batch.num_rows // CORES)
+                turn += [(name, batch.slice(at, half)) for at in range(0, batch.num_rows, half)]
         if turn:
             # Large chunks first, so that no core waits long for the other.
             yield sorted(turn, key=lambda item: -item[1].nbytes)

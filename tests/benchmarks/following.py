@@ -45,8 +45,8 @@ class Traffic:
     def _short(self) -> Tape:
         self.others += 1
         tape = self._tape(30_000 + self.others % 20_000, self.others)
-        tape.say(CLIENT, b"".join(publish(b"x", message_id=f"short {self.others}")))
-        tape.say(SERVER, method(commands.Basic.Ack(delivery_tag=1)))
+        tape.send(CLIENT, b"".join(publish(b"x", message_id=f"short {self.others}")))
+        tape.send(SERVER, method(commands.Basic.Ack(delivery_tag=1)))
         return tape.end()
 
     def packets(self) -> list[Packet]:
@@ -57,8 +57,8 @@ class Traffic:
         for number, tape in enumerate(self.tapes):
             for _ in range(10):
                 self.tags[number] += 1
-                tape.say(CLIENT, b"".join(publish(b"x" * 100, message_id=f"{number} {self.tags[number]}")))
-                tape.say(SERVER, method(commands.Basic.Ack(delivery_tag=self.tags[number])))
+                tape.send(CLIENT, b"".join(publish(b"x" * 100, message_id=f"{number} {self.tags[number]}")))
+                tape.send(SERVER, method(commands.Basic.Ack(delivery_tag=self.tags[number])))
         for number, tape in enumerate((*self.tapes, *short)):
             begin = tape.start_ns + self.minute * MINUTE_NS + number * 1000
             found += [Packet(begin + n * MINUTE_NS // (len(tape.packets) + 1), packet.data, packet.length)

@@ -45,7 +45,7 @@ def run(command: Sequence[str], memory: bool = False) -> Run:
     if watcher:
         watcher.start()
     assert process.stderr is not None
-    said = process.stderr.read()
+    errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -53,7 +53,7 @@ def run(command: Sequence[str], memory: bool = False) -> Run:
     if watcher:
         watcher.join()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])}: status {process.returncode}: {said.decode(errors='replace')}")
+        raise RuntimeError(f"{' '.join(command[:4])}: status {process.returncode}: {errors.decode(errors='replace')}")
     return Run(wall, usage.ru_utime + usage.ru_stime, peaks[0])
 
 
@@ -67,12 +67,13 @@ def middle(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _watch(pid: int, peaks: list[int]) -> None:
-    while (taken := sum(_pss(p) for p in _tree(pid))) > 0:
+    while (taken := sum(pss(p) for p in tree(pid))) > 0:
         peaks[0] = max(peaks[0], taken)
         time.sleep(SAMPLE_S)
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
+    """A process and those below it."""
     found = [pid]
     for parent in found:
         try:
@@ -83,7 +84,8 @@ def _tree(pid: int) -> list[int]:
     return found
 
 
-def _pss(pid: int) -> int:
+def pss(pid: int) -> int:
+    """Bytes of memory of a process, its part of what it shares; 0 when it is gone."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -43,7 +43,7 @@ def main() -> None:
     elif arguments.doing == "floor":
         floor(arguments.tables, arguments.master)
     else:
-        on_spark.analyze_folder(arguments.tables, arguments.output, {}, arguments.master)
+        on_spark.analyze_folder(arguments.tables, on_spark.Submission(arguments.master, arguments.output))
         shutil.rmtree(arguments.output)
 
 

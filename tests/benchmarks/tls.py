@@ -39,17 +39,17 @@ def make(folder: Path, version: str, suites: str, body: int, segment: int, size:
     tunnel = Tunnel(version, suites)
     paths = folder / "tls.pcap", folder / "plain.pcap"
     tapes = Tape(server_port=5671).play(tunnel.opening), Tape()
-    said = b"".join(publish(random.Random(7).randbytes(body), largest=131_072))
+    data = b"".join(publish(random.Random(7).randbytes(body), largest=131_072))
     if body < 1000:
         size //= 10  # making it takes longest
-    turns = [*session()[:8], *[(CLIENT, said)] * (size // len(said))]
+    turns = [*session()[:8], *[(CLIENT, data)] * (size // len(data))]
     with paths[0].open("wb") as sealed, paths[1].open("wb") as plain:
         files = sealed, plain
         for file in files:
             file.write(pcap([], ns=True))
         for side, data in turns:
-            for file, tape, spoken in zip(files, tapes, (tunnel.say(side, data), data), strict=True):
-                tape.say(side, spoken, range(segment, len(spoken), segment))
+            for file, tape, spoken in zip(files, tapes, (tunnel.send(side, data), data), strict=True):
+                tape.send(side, spoken, range(segment, len(spoken), segment))
                 file.writelines(pcap_record(packet, ns=True) for packet in tape.packets)
                 tape.start_ns += len(tape.packets) * STEP
                 tape.packets.clear()

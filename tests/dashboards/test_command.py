@@ -82,10 +82,10 @@ def test_wrong_arguments_are_one_line(
     capsys.readouterr()
     out = tmp_path / "page.html"
     assert main(["report", *(str(names.get(each, each)) for each in arguments), "-o", str(out)]) == 2
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for name, path in names.items():
-        said = said.replace(str(path), name)
-    assert said.startswith(f"amqpscope: {reported}") and said.count("\n") == 1
+        printed = printed.replace(str(path), name)
+    assert printed.startswith(f"amqpscope: {reported}") and printed.count("\n") == 1
     assert not out.exists()
 
 

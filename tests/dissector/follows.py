@@ -11,15 +11,12 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.dissection import Dissection
+from amqpscope.dissector.following.dissection import IdleDissector
 from amqpscope.dissector.following.folder import Folder
 from amqpscope.dissector.following.journal import Journal
-from amqpscope.dissector.following.loop import Batch, Dissected, Follower
-from amqpscope.dissector.tables.output import Output
+from amqpscope.dissector.following.loop import Dissected, Follower, Make
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, pcap
-
-Make = Callable[[Journal, Output, Dissection], Batch]
 
 
 class Killed(BaseException):
@@ -66,12 +63,13 @@ class Once(Watch):
 def follow(
     folder: Path, out: Path, until_idle: float | None = None, make: Make = Dissected,
     tables: Mapping[str, pa.Schema] | None = None,
+    dissector: Callable[[Options, bool], IdleDissector] = IdleDissector,
 ) -> Follower:  # fmt: skip
     """Follow a directory as one process would, up to what is complete."""
     with Once() as watch, Journal(str(out), tables or schemas(None)) as journal:
         follower = Follower(
             Folder(str(folder)), journal, Options(), make, lambda sources: None,
-            lambda progress, plan: None, watch, until_idle,
+            lambda progress, plan: None, watch, until_idle, dissector,
         )  # fmt: skip
         follower.run()
     return follower

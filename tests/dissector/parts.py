@@ -5,8 +5,8 @@ from pathlib import Path
 from amqpscope.dissector.capture.sources import find, named
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import archive, blocks
-from amqpscope.dissector.parallel.arrangement import RANGE, chains, surveyed
-from amqpscope.dissector.parallel.survey import Piece, Survey, survey
+from amqpscope.dissector.parallel.arrangement import RANGE
+from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.reading import Reading
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import Row, tables
@@ -17,18 +17,17 @@ def comparable(found: dict[str, list[Row]]) -> dict[str, list[Row]]:
     return found | {name: sorted(found[name], key=str) for name in ("anomalies", "captures")}
 
 
-def here(lists: list[list[Piece]]) -> list[Survey]:
-    """The surveys of pieces, made in this process."""
+def here(lists: list[list[Split]]) -> list[Survey]:
+    """The surveys of splits, made in this process."""
     return [each for mine in lists for each in survey(mine, compiled=False)]
 
 
 def in_parts(paths: list[str], options: Options, parts: int, size: int = RANGE) -> dict[str, list[Row]]:
     """The rows of captures that are read apart, in ranges of this size; each block sorted to its part."""
-    surveys = surveyed(named(paths), here, size)
-    read = chains(surveys)
-    known = archive.archive(surveys, read, options)
-    made = [block for chain in read for block in blocks.cut(chain, parts, compiled=False)]
-    rows = list(archive.rows_of_captures(surveys, known))
+    plan = archive.planned(named(paths), here, lambda _: options, size)
+    known = plan.known
+    made = [block for chain in plan.chains for block in blocks.cut(chain, parts, compiled=False)]
+    rows = list(archive.rows_of_captures(plan.surveys, known))
     for number in range(parts):
         mine = sorted((block for block in made if block.part == number), key=lambda block: block[1:4])
         rows += [row for work in archive.dissect(mine, known.dissector(compiled=False), known.end_ns) for row in work()]

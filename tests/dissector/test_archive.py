@@ -89,24 +89,24 @@ def test_bad_files_are_named_and_stop_nothing(tmp_path: Path) -> None:
 
 
 def test_pieces_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:
-    """The first process leaves one piece to another one, which ends before it is done."""
+    """The first process leaves one result to another one, which ends before it is done."""
     made: list[str] = []
 
     def make(path: Path) -> None:
         made.append(path.name.split(".")[1])
         path.write_text("made")
 
-    pieces = dict.fromkeys("abc", make)
+    results = dict.fromkeys("abc", make)
     ours, theirs = get_context("fork").Pipe()
     if not (pid := os.fork()):
         share(tmp_path, {"b": lambda path: (theirs.send("begun"), time.sleep(60))})
     assert ours.recv() == "begun"
     timer = Timer(0.2, os.kill, (pid, signal.SIGKILL))
     timer.start()
-    assert [path.read_text() for path in share(tmp_path, pieces, first=1)] == ["made"] * 3
+    assert [path.read_text() for path in share(tmp_path, results, first=1)] == ["made"] * 3
     os.waitpid(pid, 0)
     assert made == ["c", "a", "b"]
-    share(tmp_path, pieces)
+    share(tmp_path, results)
     assert len(made) == 3
 
 

@@ -20,7 +20,7 @@ from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import interface, pcap, secrets, section
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows
 from tests.dissector.stream import wire as sw
-from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw, said
+from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, handshake, method, opening, publish, raw, sent
 
 
 def open_contents(count: int, size: int) -> list[bytes]:
@@ -36,7 +36,7 @@ def open_contents(count: int, size: int) -> list[bytes]:
 def test_contents_left_open_on_many_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONTENTS", 40_000)
     small = publish(b"small", 500)
-    packets = said(b"".join(small[:2]), *open_contents(100, 1000), small[2])
+    packets = sent(b"".join(small[:2]), *open_contents(100, 1000), small[2])
     tables = dissect_packets(packets, check=True)
     for name, table in dissect_packets(packets, batch_bytes=5_000).items():
         assert rows(table) == rows(tables[name]), name
@@ -49,7 +49,7 @@ def test_contents_left_open_on_many_channels(monkeypatch: pytest.MonkeyPatch) ->
     reported = [row for row in rows(tables["anomalies"]) if row["code"] == "limit-reached"]
     assert sum(int(row["detail"].split()[0]) for row in reported) == sum(row["missing"] for row in partial)
     assert len(reported) < 5
-    assert len(rows(tables["amqp091_frames"])) == len(rows(dissect_packets(said())["amqp091_frames"])) + 3 * 100
+    assert len(rows(tables["amqp091_frames"])) == len(rows(dissect_packets(sent())["amqp091_frames"])) + 3 * 100
 
 
 def test_bodies_kept_of_many_contents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_bodies_kept_of_many_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [publish(bytes([n]) * 2_000, n, largest=1_000) for n in range(1, 10)]
     turns = [b"".join(part[step] for part in parts) for step in range(4)]
     long = b"".join(publish(b"l" * 5_000, 20, largest=1_000))
-    tables = dissect_packets(said(*turns, long, b"".join(publish(b"z" * 4_000, 21))), options=Options(bodies="full"))
+    tables = dissect_packets(sent(*turns, long, b"".join(publish(b"z" * 4_000, 21))), options=Options(bodies="full"))
     messages = {row["channel"]: row for row in rows(tables["messages"])}
     assert not any(row["is_partial"] for row in messages.values())
     assert all(row["body_hash"] for row in messages.values())
@@ -210,7 +210,7 @@ def test_files_that_were_read_leave_little(tmp_path: Path) -> None:
 def test_long_texts_are_repeated_in_part() -> None:
     tape = Tape()
     for side, data in amqp(100_000):
-        tape.say(side, data, range(0, 110_000, 10_000))
+        tape.send(side, data, range(0, 110_000, 10_000))
     tables = dissect_packets(tape.packets)
     (row,) = rows(tables["connections"])
     assert row["client_properties"] is None and row["user"] == "g"

@@ -274,10 +274,10 @@ def test_no_line_is_wider_than_the_terminal(columns: int, shown: Any, monkeypatc
     for line in [*listing.splitlines(), *(line for line in ladder.splitlines() if line not in steps)]:
         assert len(line) <= max(columns, 65 if "server" in line else 0), line
     assert "…" not in listing + ladder
-    said = (
+    text = (
         "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
     )
-    assert f"403 {said}" in " ".join(ladder.split())
+    assert f"403 {text}" in " ".join(ladder.split())
 
 
 class Terminal(io.StringIO):

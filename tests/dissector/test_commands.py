@@ -352,7 +352,7 @@ def test_a_file_of_somebody_in_a_table_of_ours_is_left_alone(
 
 def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out").write_text("x")
-    assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out")
+    assert f"{tmp_path / 'out'} is a file, not a folder" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out")
     assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out" / "below")
 
 
@@ -521,9 +521,9 @@ def test_bodies_are_hashed_kept_or_neither(tmp_path: Path) -> None:
 
 def test_lines_of_text_tell_the_size_of_parts_of_contents_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["frames", str(SESSION)]) == 0
-    said = [re.sub(r"^.*> \S+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()]
-    assert {"protocol-header", "channel.open", "connection.open-ok"} < set(said)
-    assert {line.split()[0] for line in said if line.endswith(" bytes")} == {"header", "body"}
+    printed = [re.sub(r"^.*> \S+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert {"protocol-header", "channel.open", "connection.open-ok"} < set(printed)
+    assert {line.split()[0] for line in printed if line.endswith(" bytes")} == {"header", "body"}
 
 
 def test_lines_of_all_formats_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
@@ -552,8 +552,8 @@ def test_a_vendors_document_names_its_method(tmp_path: Path, capsys: pytest.Capt
         </class></amqp>"""
     )
     capture = tmp_path / "vendor.pcap"
-    said = b"\0\x3c\0\x63\4mine"  # class 60, method 99
-    capture.write_bytes(pcap(Tape().play([*handshake(), *opening(1), (CLIENT, raw(1, 1, said))]).packets))
+    payload = b"\0\x3c\0\x63\4mine"  # class 60, method 99
+    capture.write_bytes(pcap(Tape().play([*handshake(), *opening(1), (CLIENT, raw(1, 1, payload))]).packets))
     assert "method" not in lines(capsys, capture)[-1]
     found = lines(capsys, capture, "--spec", document)[-1]
     assert (found["method"], found["special"]) == ("basic.vendor", "mine")

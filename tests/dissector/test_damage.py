@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pyarrow as pa
 import pytest
@@ -11,10 +11,11 @@ from pamqp import commands
 from tests.captures.damage.bodies import full_of_frames
 from tests.captures.damage.recall import FRAMES, Score, Sent, compare
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, late, lossy, numbered, snapped
+from tests.dissector import runs
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.recordings import covered
-from tests.dissector.runs import Row, dissect_packets, recorded, rows
+from tests.dissector.runs import Row, recorded, rows
 from tests.dissector.stream import wire as stream
 from tests.dissector.stream.runs import Wire
 from tests.dissector.wire import (
@@ -43,6 +44,8 @@ RECORDED = [
     "channel_reopened.pcap", "stream_chunks.pcap", "stream_rstream.pcap", "stream_js.pcap",
 ]  # fmt: skip
 BEGIN = handshake() + opening(1)
+pytestmark = pytest.mark.compiled
+dissect_packets = partial(runs.dissect_packets, compiled=True)
 
 
 @cache
@@ -52,9 +55,14 @@ def capture_of(name: str) -> tuple[Capture, dict[str, pa.Table]]:
     return capture, dissect_packets(capture.packets, link)
 
 
-def score(capture: Capture, whole: dict[str, pa.Table], damaged: list[Packet]) -> Score:
+@cache
+def sent_in(name: str) -> Sent:
+    return Sent.of(*capture_of(name))
+
+
+def score(sent: Sent, damaged: list[Packet]) -> Score:
     """What is found of a damaged capture: nothing but what was sent, and all that can be reached."""
-    total = compare(Sent.of(capture, whole), damaged, dissect_packets(damaged, capture.link, check=True))
+    total = compare(sent, damaged, dissect_packets(damaged, sent.capture.link, check=True))
     assert total.made_up + total.wrong == []
     assert [str(missed) for missed in total.missed if missed.reachable] == []
     return total
@@ -74,10 +82,9 @@ def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
 @pytest.mark.parametrize("way", HARMFUL)
 @pytest.mark.parametrize("name", RECORDED + QPID)
 def test_what_is_still_whole_is_found(name: str, way: str) -> None:
-    capture, whole = capture_of(name)
-    total = Score()
+    sent, total = sent_in(name), Score()
     for seed in range(2):
-        total.add(score(capture, whole, HARMFUL[way](capture, random.Random(f"{seed} {name}"))))
+        total.add(score(sent, HARMFUL[way](sent.capture, random.Random(f"{seed} {name}"))))
     # what little a segment shows after the end of a frame is not believed
     least = 0.9 if way.startswith("snapped") else 0.99
     assert total.reached + total.found >= least * (total.reachable + total.behind) > 0
@@ -113,7 +120,7 @@ def test_a_capture_that_is_cut_has_the_rows_before(name: str, share: float) -> N
 def test_frames_in_bodies_are_none(way: str, largest: int, segment: int) -> None:
     rnd = random.Random(f"{way} {largest} {segment}")
     capture = Capture(full_of_frames(rnd, largest, segment), 1)
-    total = score(capture, dissect_packets(capture.packets), HARMFUL[way](capture, rnd))
+    total = score(Sent.of(capture, dissect_packets(capture.packets)), HARMFUL[way](capture, rnd))
     assert total.reached + total.found >= 0.99 * (total.reachable + total.behind) > 0
 
 
@@ -124,11 +131,11 @@ def test_frames_in_a_body_that_began_after_the_gap_are_none() -> None:
     begin = len(tape.packets)
     tape.play([(CLIENT, b"".join(publish(b"lost"))), (CLIENT, b"".join(publish(bytes(37_000), largest=1 << 17)))])
     data = b"".join(publish(bytes(95_000) + inner * 500, largest=1 << 17))
-    tape.say(CLIENT, data, range(4000, len(data), 4000))
+    tape.send(CLIENT, data, range(4000, len(data), 4000))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     capture = Capture(numbered(tape.packets), 1)
     packets = [p for p in capture.packets if p.interface != begin + 1]
-    assert score(capture, dissect_packets(capture.packets), packets).missed == []
+    assert score(Sent.of(capture, dissect_packets(capture.packets)), packets).missed == []
 
 
 def test_records_that_hold_frames_do_not_tell_who_is_the_client() -> None:
@@ -166,10 +173,10 @@ def test_frames_that_end_where_the_snap_length_cuts_are_none(shown: int) -> None
     tape = Tape().play(BEGIN)
     tape.play([(CLIENT, b"".join(publish(b"x" * shown)))])
     data = b"".join(publish(b"first" * 400)) + b"".join(publish(inner * 900, largest=1 << 17))
-    tape.say(CLIENT, data, range(1448, len(data), 1448))
+    tape.send(CLIENT, data, range(1448, len(data), 1448))
     capture = Capture(numbered(tape.end().packets), 1)
     snapped = [replace(p, data=p.data[: 54 + shown], length=p.wire) for p in capture.packets]
-    assert score(capture, dissect_packets(capture.packets), snapped).invented == 0
+    assert score(Sent.of(capture, dissect_packets(capture.packets)), snapped).invented == 0
 
 
 @pytest.mark.parametrize("aligned", [0, 1, 7])
@@ -179,11 +186,11 @@ def test_a_body_whose_segments_begin_with_frames(aligned: int) -> None:
     data = b"".join(publish(inner * 300, largest=1 << 17))
     tape = Tape().play(session())
     begin = len(tape.packets)
-    tape.say(CLIENT, data, range(data.index(inner) + aligned, len(data), len(inner) * 3))
+    tape.send(CLIENT, data, range(data.index(inner) + aligned, len(data), len(inner) * 3))
     tape.play([(CLIENT, b"".join(publish(b"behind")))] * 3)
     capture = Capture(numbered(tape.packets), 1)
     damaged = [p for p in capture.packets if p.interface != begin + 1]
-    total = score(capture, dissect_packets(capture.packets), damaged)
+    total = score(Sent.of(capture, dissect_packets(capture.packets)), damaged)
     assert total.missed == []
 
 
@@ -200,7 +207,7 @@ def test_frames_longer_than_segments_are_found() -> None:
     data = b"".join(b"".join(publish(b"b" * 20_000)) for _ in range(20))
     tape = Tape(syn=False).play(BEGIN)
     tape.packets.clear()
-    tape.say(CLIENT, data[3_000:], range(900, len(data), 1000))
+    tape.send(CLIENT, data[3_000:], range(900, len(data), 1000))
     frames, _, _ = amqp(tape.packets)
     assert len(frames) == 20 * 7 - 3
     assert not any(row["is_partial"] for row in frames)
@@ -212,7 +219,7 @@ def test_a_capture_begun_in_a_body_of_many_long_frames(segment: int, shift: int)
     rnd = random.Random(segment)
     data = b"".join(publish(rnd.randbytes(1_500_000), largest=131_064))
     tape = Tape(syn=False)
-    tape.say(CLIENT, data[200_000:], range(segment - shift, len(data), segment))
+    tape.send(CLIENT, data[200_000:], range(segment - shift, len(data), segment))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     frames, (message,), _ = amqp(tape.packets)
     assert [row["size"] for row in frames[:9]] == [131_072] * 9
@@ -228,7 +235,7 @@ def test_the_end_of_a_body_frame_whose_head_is_lost_is_known(lost: int) -> None:
     head, header, *bodies = publish(body, largest=4088)
     tape = Tape().play(BEGIN)
     for data in (head + header, *bodies):
-        tape.say(CLIENT, data, [20, 2000])
+        tape.send(CLIENT, data, [20, 2000])
     beginning = 3 + len(BEGIN)
     packets = [p for i, p in enumerate(tape.packets) if i != beginning + 2 + 3 * (lost - 2)]
     frames, (message,), anomalies = amqp(packets)
@@ -243,9 +250,9 @@ def test_contents_are_not_joined_over_a_gap() -> None:
     """The second body would fit the first header."""
     one, two = publish(b"first", key="one"), publish(b"other", key="two")
     tape = Tape().play(BEGIN)
-    tape.say(CLIENT, b"".join(one[:2]))
-    tape.say(CLIENT, one[2] + two[0] + two[1])
-    tape.say(CLIENT, two[2])
+    tape.send(CLIENT, b"".join(one[:2]))
+    tape.send(CLIENT, one[2] + two[0] + two[1])
+    tape.send(CLIENT, two[2])
     tape.play([(CLIENT, b"".join(publish(b"behind", key="three")))])
     lost = len(BEGIN) + 4
     _, messages, _ = amqp([p for i, p in enumerate(tape.packets) if i != lost])
@@ -327,7 +334,7 @@ def test_gaps_that_can_hold_no_publish_leave_numbers_known(lost: int) -> None:
     data = sent("two", body=b"y" * 3000)
     tape = Tape().play([*BEGIN, (CLIENT, SELECT + sent("one"))])
     at = data.index(b"y" * 3000)
-    tape.say(CLIENT, data, [at, at + 1000] if lost == 2 else [at - 7, len(data) - 1])
+    tape.send(CLIENT, data, [at, at + 1000] if lost == 2 else [at - 7, len(data) - 1])
     if lost == 1:
         tape.packets.pop(3 + len(BEGIN) + 3)  # the end of the frame goes with it
     tape.play([(CLIENT, sent("three"))] * 40)
@@ -344,7 +351,7 @@ def test_a_method_of_which_nothing_is_left_may_have_been_a_publish() -> None:
     """Of one channel: its head says which."""
     tape = Tape().play([*BEGIN, *opening(2), (CLIENT, method(commands.Confirm.Select(), 2) + SELECT)])
     data = sent("cut")
-    tape.say(CLIENT, data, [8, 14])
+    tape.send(CLIENT, data, [8, 14])
     tape.play([(CLIENT, sent("behind") + sent("aside", 2))])
     found = publish_numbers(without(tape, 4))
     assert (found["behind"], found["aside"]) == (None, 1)
@@ -402,6 +409,6 @@ def test_a_message_is_unfinished_when_its_last_frame_lies_in_a_gap() -> None:
     """What follows shows how long the frame was, and not when it came."""
     tape = Tape().play([*handshake(), *opening(1)])
     for part in (*publish(b"first"), *publish(b"second"), *publish(b"third")):
-        tape.say(CLIENT, part)
+        tape.send(CLIENT, part)
     found = rows(dissect_packets([*tape.packets[:-4], *tape.packets[-3:]])["messages"])
     assert [(row["body_size"], row["unfinished"]) for row in found] == [(5, False), (6, True), (5, False)]

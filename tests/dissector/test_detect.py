@@ -55,7 +55,7 @@ def test_first_bytes_tell_the_protocol(first: bytes, protocol: str) -> None:
     """In one chunk or byte by byte."""
     assert connection(play((CLIENT, first)))["protocol"] == protocol
     tape = Tape()
-    tape.say(CLIENT, first, range(len(first)))
+    tape.send(CLIENT, first, range(len(first)))
     assert connection(tape.packets)["protocol"] == protocol
 
 
@@ -83,7 +83,7 @@ def test_a_proxys_header_is_skipped_exactly(proxy: str, ports: dict[int, str]) -
     expected = connection(play(*BEGIN, rest[-1]), ports)
     for cuts in ([], [len(first) - 8], [3], range(len(first))):
         tape = Tape()
-        tape.say(CLIENT, first, cuts)
+        tape.send(CLIENT, first, cuts)
         row = connection(tape.play(rest).packets, ports)
         reported = ("protocol", "frames", "skipped_bytes", "handshake_stage")
         assert [row[name] for name in reported] == [expected[name] for name in reported]
@@ -133,7 +133,7 @@ def whole_connections(tables: dict[str, pa.Table]) -> dict[str, list[int]]:
     ],
 )
 def test_connections_that_are_not_read_are_anomalies(name: str, mismatches: list[int], unrecognised: list[int]) -> None:
-    """Those of which the recording's clients tell; one that said nothing is none."""
+    """Those of which the recording's clients tell; one that sent nothing is none."""
     tables = dissect(FOLDER / name, check=True)
     assert whole_connections(tables) == {"version-mismatch": mismatches, "stream-unrecognised": unrecognised}
 
@@ -206,13 +206,13 @@ DIGEST = "0123456789abcdef" * 2
 def test_names_in_answers_to_challenges(mechanism: str, answer: str, user: str | None) -> None:
     """Answers of mechanisms that are not known may hold the password anywhere."""
     properties: Any = {}
-    said = [
+    sent = [
         (SERVER, commands.Connection.Start(server_properties=properties, mechanisms=mechanism, locales="en_US")),
         (CLIENT, commands.Connection.StartOk(client_properties=properties, mechanism=mechanism, response="")),
         (SERVER, commands.Connection.Secure(challenge="c")),
         (CLIENT, commands.Connection.SecureOk(response=answer)),
     ]
-    old = [(CLIENT, HEADER), *((side, method(command, 0)) for side, command in said)]
+    old = [(CLIENT, HEADER), *((side, method(command, 0)) for side, command in sent)]
     new = [
         *w010.opening()[:3],
         (CLIENT, b"".join(w010.operation("connection.start-ok", 0, mechanism=mechanism))),

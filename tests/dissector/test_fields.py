@@ -196,7 +196,7 @@ def test_fields_in_front_of_the_end_stay(cut: bool, at: int) -> None:
 
 
 def test_only_some_columns() -> None:
-    plan = Plan.of_methods(spec.load("amqp-0-9-1"), only={"delivery_tag", "exchange"})
+    plan = Plan.of_methods(spec.load("amqp-0-9-1"), only=("delivery_tag", "exchange"))
     deliver = short("ctag") + struct.pack(">QB", 7, 1) + short("ex") + short("")
     assert list(plan.columns) == ["exchange", "delivery_tag"]
     assert rows(run(plan, [(program("basic.deliver"), deliver, 0)])) == [{"delivery_tag": 7, "exchange": "ex"}]

@@ -339,7 +339,7 @@ SASL_LAYER = (40).to_bytes(4, "big") + bytes(range(40))
 
 
 def played(turns: Sequence[Turn]) -> Wire:
-    """A connection in which this is said."""
+    """A connection in which this is sent."""
     wire = Wire().shaken()
     for at, (side, data) in enumerate(turns, 10):
         wire.send(side, at, data)
@@ -410,8 +410,8 @@ BUILT_ENDINGS = {
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
     .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted"}
-"""Codes whose tests are functions of their own, here or in `tls`."""
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted"}
+"""Codes whose tests are functions of their own, here, in `tls` or in `test_following`."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)
@@ -682,11 +682,11 @@ def test_tables_say_the_same_as_captures(tmp_path: Path, capsys: pytest.CaptureF
     path = str(FOLDER / "refused_opens.pcap")
     assert main(["dissect", path, "-o", str(tmp_path / "tables")]) == 0
     capsys.readouterr()
-    said = []
+    printed = []
     for source in (path, str(tmp_path / "tables")):
         assert main(["handshakes", source, "--fail-on", "handshake"]) == 1
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
 
 
 def test_many_alike_are_one_line() -> None:

@@ -19,7 +19,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows
-from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw, said
+from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw, sent
 
 CODES = set(spec.anomalies())
 EDGES = [0, 1, 7, 2**16, 2**30, 2**30 + 1, 2**31 - 9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 9, 2**32 - 8, 2**32 - 1]
@@ -58,7 +58,7 @@ def codes(tables: dict[str, pa.Table]) -> set[str]:
 @settings(max_examples=20)
 @given(data=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
 def test_random_bytes_on_the_port_of_amqp(data: list[bytes], syn: bool, forced: bool) -> None:
-    tape = Tape(syn=syn).play([(i % 2, piece) for i, piece in enumerate(data)])
+    tape = Tape(syn=syn).play([(i % 2, chunk) for i, chunk in enumerate(data)])
     ports = {5672: "amqp-0-9-1"} if forced else {}
     dissect_packets(tape.packets, options=Options(ports), check=True)
 
@@ -67,7 +67,7 @@ def test_random_bytes_on_the_port_of_amqp(data: list[bytes], syn: bool, forced: 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_bytes_after_a_handshake(seed: int) -> None:
     rnd = random.Random(seed)
-    same(said(*(rnd.randbytes(rnd.randint(1, 2000)) for _ in range(30))))
+    same(sent(*(rnd.randbytes(rnd.randint(1, 2000)) for _ in range(30))))
 
 
 @pytest.mark.compiled
@@ -75,7 +75,7 @@ def test_random_bytes_after_a_handshake(seed: int) -> None:
 @pytest.mark.parametrize("kind", [1, 2, 3, 8])
 def test_lengths_at_every_edge(kind: int, size: int) -> None:
     head = struct.pack(">BHI", kind, 1, size)
-    tables = same(said(head + b"\0\x3c\0\x28" + b"\xce" * 60, b"".join(publish(b"behind"))))
+    tables = same(sent(head + b"\0\x3c\0\x28" + b"\xce" * 60, b"".join(publish(b"behind"))))
     if size > limits.FRAME:
         assert "frame-too-large" in codes(tables)
     if 2**16 < size <= limits.FRAME:
@@ -87,7 +87,7 @@ def test_lengths_at_every_edge(kind: int, size: int) -> None:
 def test_body_sizes_at_every_edge(size: int) -> None:
     head = struct.pack(">HHQH", 60, 0, size, 0)
     data = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x" * 50)
-    tables = same(said(data))
+    tables = same(sent(data))
     (message,) = rows(tables["messages"])
     assert message["body_size"] == (size if size < 2**62 else None)
     assert ("frame-too-large" in codes(tables)) == (size >= 2**62)
@@ -97,15 +97,15 @@ def test_body_sizes_at_every_edge(size: int) -> None:
 @pytest.mark.compiled
 @pytest.mark.parametrize("kind", [0, 4, 5, 7, 9, 0x40, 0x41, 0x42, 0x7F, 0x80, 0xCE, 0xFF])
 def test_frame_types_that_do_not_exist(kind: int) -> None:
-    tables = same(said(raw(kind, 1, b"x" * 20), b"".join(publish(b"behind"))))
+    tables = same(sent(raw(kind, 1, b"x" * 20), b"".join(publish(b"behind"))))
     assert codes(tables) & {"frame-type-unknown", "header-unknown"}
     assert rows(tables["messages"])[-1]["body_size"] == 6
 
 
 @pytest.mark.compiled
 def test_payloads_too_short_for_what_they_are() -> None:
-    pieces = [raw(kind, channel, b"\0\x3c\0\x28"[:n]) for kind in (1, 2, 3) for channel in (0, 1) for n in range(5)]
-    tables = same(said(*pieces, b"".join(publish(b"behind"))))
+    chunks = [raw(kind, channel, b"\0\x3c\0\x28"[:n]) for kind in (1, 2, 3) for channel in (0, 1) for n in range(5)]
+    tables = same(sent(*chunks, b"".join(publish(b"behind"))))
     assert rows(tables["amqp091_frames"])[-1]["frame_type"] == "body"
 
 
@@ -116,7 +116,7 @@ def test_tables_nested_a_thousand_deep() -> None:
         table = b"\1aF" + struct.pack(">I", len(table)) + table
     head = struct.pack(">HHQH", 60, 0, 1, 0x2000) + struct.pack(">I", len(table)) + table
     data = method(commands.Basic.Publish(exchange="", routing_key="k")) + raw(2, 1, head) + raw(3, 1, b"x")
-    tables = same(said(data))
+    tables = same(sent(data))
     assert "table-too-deep" in codes(tables)
     assert rows(tables["messages"])[0]["body_hash"] is not None
 
@@ -129,7 +129,7 @@ def test_contents_of_thousands_of_channels_in_turn() -> None:
         b"".join(content(b"body", n)[0] for n in channels),
         b"".join(content(b"body", n)[1] for n in channels),
     ]
-    tables = same(said(*(step[at : at + 1400] for step in steps for at in range(0, len(step), 1400))))
+    tables = same(sent(*(step[at : at + 1400] for step in steps for at in range(0, len(step), 1400))))
     messages = rows(tables["messages"])
     assert len(messages) == 3000
     assert not any(row["is_partial"] for row in messages)
@@ -139,7 +139,7 @@ def test_contents_of_thousands_of_channels_in_turn() -> None:
 def test_nothing_but_segments_of_one_byte() -> None:
     tape = Tape().play([*handshake(), *opening(1)])
     data = b"".join(publish(bytes(200), largest=50)) * 40
-    tape.say(CLIENT, data, range(len(data)))
+    tape.send(CLIENT, data, range(len(data)))
     assert len(rows(same(tape.packets)["messages"])) == 40
 
 

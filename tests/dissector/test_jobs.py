@@ -101,12 +101,12 @@ def test_warnings_are_those_of_one_process(tmp_path: Path, capsys: pytest.Captur
     packets, link = recorded("pika_confirms.pcap")
     path = tmp_path / "lossy.pcap"
     path.write_bytes(pcap([packet for n, packet in enumerate(packets) if n % 40 != 39], ns=True, link=link))
-    said = []
+    printed = []
     for jobs in ("1", "2"):
         assert main(["dissect", str(path), "-o", str(tmp_path / "out"), "--jobs", jobs]) == 0
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1]
-    assert "missing in" in said[0]
+        printed.append(capsys.readouterr().err)
+    assert printed[0] == printed[1]
+    assert "missing in" in printed[0]
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "two"])

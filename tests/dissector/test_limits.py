@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.tls.stage import Tls
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.runs import dissect, dissect_packets, rows
+from tests.dissector.moves import Relay, by_connection
+from tests.dissector.runs import FOLDER, dissect, dissect_packets, rows, tables
 from tests.dissector.wire import CLIENT, Tape, handshake, method, opening, publish
 
 BEGIN = [*handshake(), *opening(1)]
@@ -35,7 +37,7 @@ def reported(folder: Path, packets: list[Packet]) -> list[str]:
 def test_limits_of_a_connection_leave_others_alone(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     most, data = GREEDY[limit]
     greedy = Tape().play(BEGIN)
-    greedy.say(CLIENT, data, range(20, len(data), 20))
+    greedy.send(CLIENT, data, range(20, len(data), 20))
     greedy.end()
     modest = Tape(port=40_001).play([*BEGIN, (CLIENT, b"".join(publish(b"y" * 50, 1))), (CLIENT, data[:40])]).end()
     packets = sorted([*greedy.packets, *modest.packets], key=lambda packet: packet.ts_ns)
@@ -70,7 +72,7 @@ def test_bytes_searched_for_the_next_frame(monkeypatch: pytest.MonkeyPatch, tmp_
     for number in range(20):
         tape = Tape(port=40_000 + number, start_ns=1_700_000_000_000_000_000 + number * 1_000_000).play(BEGIN)
         tape.next[CLIENT] += 30
-        tape.say(CLIENT, b"".join(publish(bytes(20_000), largest=20_000))[50:], range(1_000, 19_000, 1_000))
+        tape.send(CLIENT, b"".join(publish(bytes(20_000), largest=20_000))[50:], range(1_000, 19_000, 1_000))
         packets += tape.packets
     packets.sort(key=lambda packet: packet.ts_ns)
     assert reported(tmp_path, packets) == []
@@ -88,3 +90,29 @@ def test_secrets_tried_for_resumed_sessions(monkeypatch: pytest.MonkeyPatch) -> 
     for _ in range(2):
         tls.report()
     assert [problem.code for _, problem in tls.problems] == ["limit-reached"] * 2
+
+
+def test_bytes_that_wait_for_secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A connection stops to wait at the same packet whatever the batches; all together stop where there is no room."""
+    keylog = tmp_path / "empty.keylog"
+    keylog.write_bytes(b"")
+    options = Options(keylog=str(keylog))
+
+    def found(batch_bytes: int) -> dict[str, list[dict[str, object]]]:
+        path = str(FOLDER / "tls_sessions.pcap")
+        return by_connection(tables(Relay(find([path]), options, compiled=False, batch_bytes=batch_bytes)))
+
+    def details() -> set[object]:
+        return {row["detail"] for row in found(1 << 20)["anomalies"] if row["code"] == "limit-reached"}
+
+    assert details() == set()
+    monkeypatch.setattr(limits, "TLS_HELD", 1_000)
+    expected = found(1 << 20)
+    assert all("did not come" in str(text) for text in details()) and len(details()) > 1
+    for batch_bytes in (700, 5_000):
+        assert found(batch_bytes) == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "TLS_HELD_ALL", 1_000)
+    assert details() == {
+        "more than 1000 bytes of all connections waited for TLS secrets; the connection stays encrypted"
+    }

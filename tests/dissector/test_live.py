@@ -92,7 +92,7 @@ def test_messages_longer_than_a_segment_show_with_the_next_after_a_second(segmen
     """On the sender's own host segments are seen before they are cut."""
     tape = begun()
     for _ in range(2):
-        tape.say(CLIENT, LARGE, range(segment, len(LARGE), segment))
+        tape.send(CLIENT, LARGE, range(segment, len(LARGE), segment))
     half = len(tape.packets) // 2
     later = [Packet(packet.ts_ns + 2_000_000_000, packet.data) for packet in tape.packets[half:]]
     found = arrivals(tape.packets[:half] + later)
@@ -100,6 +100,7 @@ def test_messages_longer_than_a_segment_show_with_the_next_after_a_second(segmen
     assert all(came <= len(tape.packets) for _, _, came in found)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("size", [10, 100, 1000])
 @pytest.mark.parametrize("segment", [536, 1448, 65_000])
 @pytest.mark.parametrize("count", [3, 40, 110])
@@ -107,13 +108,13 @@ def test_a_body_that_was_written_by_itself_shows_nothing(size: int, segment: int
     """The capture begins after the head of its frame; the end of the frame is a segment of its own."""
     tape = begun()
     large = publish(b"".join(publish(b"x" * size)) * count, largest=1 << 20)
-    tape.say(CLIENT, b"".join(large[:-1]) + large[-1][:7])
+    tape.send(CLIENT, b"".join(large[:-1]) + large[-1][:7])
     head = len(tape.packets)
-    tape.say(CLIENT, large[-1][7:-1], range(segment, len(large[-1]) - 8, segment))
-    tape.say(CLIENT, large[-1][-1:])
+    tape.send(CLIENT, large[-1][7:-1], range(segment, len(large[-1]) - 8, segment))
+    tape.send(CLIENT, large[-1][-1:])
     inside = len(tape.packets) - head
     tape.play([(CLIENT, b"".join(publish(b"real %d" % n))) for n in range(3)])
-    found = arrivals(tape.packets[head:])
+    found = arrivals(tape.packets[head:], compiled=True)
     assert [what for what, _, _ in found] == ["basic.publish", "header", "body"] * 3
     assert all(packet > inside for _, packet, _ in found)
 
@@ -131,7 +132,7 @@ def test_a_full_segment_of_frames_may_lie_inside_of_a_body() -> None:
     inner = b"".join(publish(b"x" * 300))
     data = b"".join(publish(inner * 40, largest=1 << 17))
     tape = begun()
-    tape.say(CLIENT, data, range(data.index(inner), len(data), len(inner) * 4))
+    tape.send(CLIENT, data, range(data.index(inner), len(data), len(inner) * 4))
     tape.packets.pop(0)
     assert arrivals(tape.packets) == []
 
@@ -158,7 +159,7 @@ class Program:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(data)
         self.process.stdin.flush()
@@ -206,7 +207,7 @@ def program(*words: str) -> Iterator[Program]:
 
 def test_lines_come_while_the_pipe_is_open() -> None:
     with program("frames", "-") as running:
-        running.say(pcap(spread(TAPE.packets)))
+        running.send(pcap(spread(TAPE.packets)))
         lines = running.lines(8)
         status, out, errors = running.end()
     assert [b"basic.publish" in lines[0], b"basic.ack" in lines[3]] == [True, True]
@@ -218,7 +219,7 @@ def test_what_is_held_is_printed_when_the_user_ends_it(number: int) -> None:
     """And reported before: frames whose connection is not known."""
     tape = begun(25_999).play([(CLIENT, HEARTBEAT), (CLIENT, HEARTBEAT + HEARTBEAT)])
     with program("frames", "-") as running:
-        running.say(pcap(spread(tape.packets)))
+        running.send(pcap(spread(tape.packets)))
         reported = running.lines(1, errors=True)
         status, out, errors = running.end(number)
     assert reported == [
@@ -232,7 +233,7 @@ def test_what_waits_for_a_missing_packet_is_reported_and_printed_at_the_end() ->
     tape = Tape().play([*handshake(), *opening(1), *[(CLIENT, b"".join(publish()))] * 3])
     tape.packets.pop(-2)
     with program("frames", "-") as running:
-        running.say(pcap(spread(tape.packets)))
+        running.send(pcap(spread(tape.packets)))
         reported = running.lines(1, errors=True)
         status, out, errors = running.end(signal.SIGINT)
     assert b"10.0.0.1:40000 -> 10.0.0.2:5672 waits for bytes that the capture may have missed" in reported[0]
@@ -245,7 +246,7 @@ def test_tables_and_verdicts_are_made_of_what_came_until_then(words: list[str], 
     whole = (FOLDER / "orders_pika.pcap").read_bytes()
     words = [*words, str(tmp_path / "tables")] if words[-1] == "-o" else words
     with program(*words) as running:
-        running.say(whole)
+        running.send(whole)
         status, out, errors = running.end(signal.SIGINT)
     assert status == 0
     assert b"1 connection" in errors + out
@@ -253,7 +254,7 @@ def test_tables_and_verdicts_are_made_of_what_came_until_then(words: list[str], 
 
 def test_a_second_signal_leaves_at_once() -> None:
     with program("frames", "-") as running:
-        running.say(pcap(spread(TAPE.packets)))
+        running.send(pcap(spread(TAPE.packets)))
         running.lines(4)
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.1)  # two at once are one
@@ -270,11 +271,11 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     try:
-        running.say(pcap(spread(TAPE.packets)[:-1]))
+        running.send(pcap(spread(TAPE.packets)[:-1]))
         running.listens()
         running.process.send_signal(signal.SIGINT)
         time.sleep(1)
-        running.say(pcap(spread(TAPE.packets)[-1:])[24:])
+        running.send(pcap(spread(TAPE.packets)[-1:])[24:])
         running.lines(4)
         assert running.end(signal.SIGTERM)[0] == 0
     finally:

@@ -116,7 +116,7 @@ def test_rows_may_be_made_late_where_a_capture_begins_amid_a_batch_of_another(tm
     """Both parts of that batch lie in the same bytes, and unfinished contents are carried from one to the other."""
     tape = Tape().play([*handshake(), *opening(1)])
     for number in range(40):
-        tape.say(CLIENT, b"".join(publish(bytes(300), message_id=f"m{number}")), [100])
+        tape.send(CLIENT, b"".join(publish(bytes(300), message_id=f"m{number}")), [100])
     begins = (tape.packets[len(tape.packets) * part // 3 + 1].ts_ns + 1 for part in (1, 2))
     others = [Tape(port=50_000 + n, start_ns=begin).play(opening(1)).packets for n, begin in enumerate(begins)]
     reading = Reading(find(write(tmp_path, one=tape.packets, two=others[0], three=others[1])), compiled=False)
@@ -168,10 +168,10 @@ def test_own_bytes_inside_a_segment_of_another_point_are_kept(tmp_path: Path) ->
     tape = Tape().play([*handshake(), *opening(1)])
     begin = len(tape.packets)
     data = b"".join(published(number) for number in range(3))
-    tape.say(CLIENT, data)
+    tape.send(CLIENT, data)
     tape.play([(SERVER, raw(8, 0, b""))])
     parts = Tape().play([*handshake(), *opening(1)])
-    parts.say(CLIENT, data, [40, 90, 200])
+    parts.send(CLIENT, data, [40, 90, 200])
     one = [*parts.packets[: begin + 1], parts.packets[begin + 2], *moved(tape.packets[begin + 1 :], 5 * STEP)]
     for offset in (0, STEP, 3 * STEP):
         found = dissect(*write(tmp_path, one=one, two=moved(tape.packets, offset)))

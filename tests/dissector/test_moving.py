@@ -1,6 +1,7 @@
 """State as bytes: a dissector that hands it on, at whatever border, gives the rows of one that does not."""
 
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ from amqpscope.dissector.tcp.state import Facts
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import pcap
 from tests.dissector.moves import Relay, Split, by_connection
-from tests.dissector.runs import FOLDER, SETS, dissect, recorded, tables
+from tests.dissector.runs import FOLDER, SETS, Row, dissect, recorded, tables
 
 RECORDINGS = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 SEVERAL = ("stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap")
 DAMAGED = ("tls_sessions_13.pcap", "stream_rstream.pcap", "failed_calls.pcap", "qpid_props.pcap")
-LARGE = 1 << 17
-"""Bytes of a recording from which on more packets are read at a time."""
+BORDERS = 8
+"""Batches that a recording is read in, about, unless it has less than 1500 bytes for each."""
 COMPILED = ("stream_super.pcap", "tls_sessions.pcap", "lossy_link.pcap", "interleaved_channels.pcap")
 
 
@@ -31,6 +32,12 @@ def options_of(path: Path, bodies: str = "hash") -> Options:
     return Options(bodies=bodies, keylog=str(keylog) if keylog.exists() else None)
 
 
+@cache
+def whole(path: Path) -> dict[str, list[Row]]:
+    """The rows of a recording that one dissector reads."""
+    return by_connection(dissect(path, options=options_of(path)))
+
+
 def relayed(path: Path, batch_bytes: int, options: Options, compiled: bool = False) -> Relay:
     """A pass over a recording in small batches."""
     return Relay(find([str(path)]), options, compiled=compiled, batch_bytes=batch_bytes)
@@ -38,19 +45,18 @@ def relayed(path: Path, batch_bytes: int, options: Options, compiled: bool = Fal
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_state_may_move_at_any_border(path: Path) -> None:
-    large = path.stat().st_size > LARGE
     options = options_of(path)
-    relay = relayed(path, 1 << 16 if large else 1500, options)
+    relay = relayed(path, max(1500, path.stat().st_size // BORDERS), options)
     found = by_connection(tables(relay, options))
     assert relay.borders > 1
-    assert found == by_connection(dissect(path, options=options))
+    assert found == whole(path)
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_rows_of_a_connection_depend_on_no_other(path: Path) -> None:
     options = options_of(path)
     split = Split([str(path)], options, count=3, batch_bytes=1 << 14)
-    assert by_connection(tables(split, options)) == by_connection(dissect(path, options=options))
+    assert by_connection(tables(split, options)) == whole(path)
 
 
 @pytest.mark.parametrize("name", ["body_sizes.pcap", "stream_chunks.pcap", "rotated", "qpid_props.pcap"])
@@ -65,8 +71,7 @@ def test_bodies_that_go_on_move_along(name: str) -> None:
 def test_state_may_move_compiled(name: str) -> None:
     path = FOLDER / name
     options = options_of(path)
-    found = by_connection(tables(relayed(path, 1500, options, compiled=True), options))
-    assert found == by_connection(dissect(path, options=options))
+    assert by_connection(tables(relayed(path, 1500, options, compiled=True), options)) == whole(path)
 
 
 def test_state_of_other_options_is_refused() -> None:

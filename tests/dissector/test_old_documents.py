@@ -64,12 +64,12 @@ def encoded(method: Method) -> tuple[bytes, dict[str, Any]]:
     return data, shown
 
 
-def said(methods: list[Method], header: bytes) -> tuple[Tape, list[tuple[str, dict[str, Any]]]]:
-    """A connection on which each of these methods is said, and their names and columns."""
+def sent(methods: list[Method], header: bytes) -> tuple[Tape, list[tuple[str, dict[str, Any]]]]:
+    """A connection on which each of these methods is sent, and their names and columns."""
     tape, expected = Tape().play([(CLIENT, header)]), []
     for method in methods:
         payload, shown = encoded(method)
-        tape.say(CLIENT if method.from_client else SERVER, raw(1, 0 if method.class_id == 10 else 1, payload))
+        tape.send(CLIENT if method.from_client else SERVER, raw(1, 0 if method.class_id == 10 else 1, payload))
         expected.append((method.full_name, shown))
     return tape, expected
 
@@ -80,7 +80,7 @@ def check(path: Path, header: bytes) -> None:
     assert not spec.left_out(user)
     merged = spec.overlay(spec.load(), user)
     methods = [merged.by_id(m.class_id, m.id) for m in user.methods if m.full_name != "connection.close"]
-    tape, expected = said(methods, header)
+    tape, expected = sent(methods, header)
     found = dissect_packets(tape.end().packets, options=Options(protocol=merged))
     columns = merged.method_columns()
     shown_rows = [row for row in rows(found["amqp091_frames"]) if row["method"] is not None]
@@ -107,7 +107,7 @@ def test_frames_by_their_header(name: str) -> None:
     """Arguments that 0-9-1 has not are in one column, as JSON text."""
     version, own = spec.load(name), spec.load().method_columns()
     methods = [m for m in version.methods if m.full_name != "connection.close"]
-    tape, expected = said(methods, HEADERS[name])
+    tape, expected = sent(methods, HEADERS[name])
     found = dissect_packets(tape.end().packets)
     assert len(rows(found["amqp010_frames"])) == 0
     shown = [row for row in rows(found["amqp091_frames"]) if row["method"] is not None]
@@ -135,7 +135,7 @@ def test_contents_of_all_classes(name: str) -> None:
         flags = sum(1 << 15 - place for place in range(len(properties)))
         head = struct.pack(">HHQH", method.class_id, 0, 5, flags) + b"".join(VALUES[f.type][0] for f in properties)
         for kind, payload in ((1, encoded(method)[0]), (2, head), (3, b"hello")):
-            tape.say(side, raw(kind, 1, payload))
+            tape.send(side, raw(kind, 1, payload))
         shown = {f.column: VALUES[f.type][1] for f in properties if f.column in BASIC}
         expected.append((method.full_name, shown))
     found = dissect_packets(tape.end().packets)
@@ -156,8 +156,8 @@ def close(name: str) -> bytes:
 @pytest.mark.parametrize("name", ["amqp-0-8", "amqp-0-9", "amqp-0-10-draft"])
 def test_a_close_is_one_in_every_version(name: str) -> None:
     """0-8 numbers it as RabbitMQ numbers connection.blocked in 0-9-1."""
-    tape, _ = said([spec.load(name).method(f"connection.{m}") for m in ("start", "start-ok", "tune")], HEADERS[name])
-    tape.say(SERVER, raw(1, 0, close(name)))
+    tape, _ = sent([spec.load(name).method(f"connection.{m}") for m in ("start", "start-ok", "tune")], HEADERS[name])
+    tape.send(SERVER, raw(1, 0, close(name)))
     [connection] = rows(dissect_packets(tape.end().packets)["connections"])
     assert (connection["reply_code"], connection["reply_text"]) == (320, "bye")
 
@@ -165,7 +165,7 @@ def test_a_close_is_one_in_every_version(name: str) -> None:
 def test_a_redirect_tells_where_to() -> None:
     version = spec.load("amqp-0-9")
     names = ("start", "start-ok", "tune", "tune-ok", "open", "redirect")
-    tape, _ = said([version.method(f"connection.{name}") for name in names], HEADERS["amqp-0-9"])
+    tape, _ = sent([version.method(f"connection.{name}") for name in names], HEADERS["amqp-0-9"])
     [connection] = rows(dissect_packets(tape.end().packets)["connections"])
     assert connection["handshake_outcome"] == "redirected"
     assert "short" in connection["handshake_cause"]
@@ -195,7 +195,7 @@ def test_the_first_frame_tells_the_draft_from_the_final_protocol(turns: list[Tur
         tape = Tape()
         for side, data in [(CLIENT, DRAFT), *turns]:
             for at in range(0, len(data), step or len(data)):
-                tape.say(side, data[at : at + (step or len(data))])
+                tape.send(side, data[at : at + (step or len(data))])
         found = dissect_packets(tape.end().packets)
         [connection] = rows(found["connections"])
         assert connection["protocol"] == protocol
@@ -206,18 +206,28 @@ def test_the_first_frame_tells_the_draft_from_the_final_protocol(turns: list[Tur
 
 
 @pytest.mark.parametrize("port", [5672, 25_999])
-def test_the_draft_is_recognised_in_the_middle(port: int) -> None:
-    """By a method that no other version has; what came just before is decoded as well."""
-    version = spec.load("amqp-0-10-draft")
-    names = ["message.transfer", "message.ok", "execution.complete", "queue.bind"]
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("amqp-0-10-draft", ["message.transfer", "message.ok", "queue.bind"]),
+        ("amqp-0-10-draft", ["message.ok", "execution.complete"]),
+        ("amqp-0-9", ["message.ok", "message.transfer", "message.consume", "channel.flow"]),
+    ],
+)
+def test_a_version_is_recognised_in_the_middle(name: str, methods: list[str], port: int) -> None:
+    """By a method whose arguments no other version has; what came just before is decoded as well."""
+    version = spec.load(name)
     tape = Tape(syn=False, server_port=port)
-    for name in names * 2:
-        method = version.method(name)
-        tape.say(CLIENT if method.from_client else SERVER, raw(1, 1, encoded(method)[0]))
+    expected = []
+    for method in [version.method(each) for each in methods * 2]:
+        payload, shown = encoded(method)
+        expected.append((method.full_name, shown.get("routing_key")))
+        tape.send(CLIENT if method.from_client else SERVER, raw(1, 1, payload))
     found = dissect_packets(tape.end().packets)
-    assert [row["method"] for row in rows(found["amqp091_frames"])] == names * 2
+    assert [(row["method"], row["routing_key"]) for row in rows(found["amqp091_frames"])] == expected
+    assert not {row["code"] for row in rows(found["anomalies"])} & WRONG
     [connection] = rows(found["connections"])
-    assert connection["protocol"] == "amqp-0-10-draft"
+    assert connection["protocol"] == ("amqp-0-10-draft" if name == "amqp-0-10-draft" else "amqp-0-9-1")
 
 
 def test_the_preview_is_recognised() -> None:

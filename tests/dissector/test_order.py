@@ -63,8 +63,8 @@ def test_bytes_that_were_not_acknowledged_hold_nothing_up() -> None:
     """What is missing on the way has no answer yet."""
     tape = Tape().play(BEGIN)
     before = len(tape.packets)
-    tape.say(CLIENT, b"".join(publish(b"sent again")))
-    tape.say(CLIENT, b"".join(publish(b"waits")))
+    tape.send(CLIENT, b"".join(publish(b"sent again")))
+    tape.send(CLIENT, b"".join(publish(b"waits")))
     lost = tape.packets.pop(before)
     acked = int.from_bytes(lost.data[38:42])
     for _ in range(3):
@@ -96,10 +96,10 @@ def test_a_direction_that_is_not_captured_holds_the_other_up_for_a_second() -> N
 
 def test_more_than_may_wait_is_handed_on() -> None:
     tape = Tape().play(BEGIN)
-    tape.say(CLIENT, BEAT)
+    tape.send(CLIENT, BEAT)
     lost = tape.packets.pop()
     beats = BEAT * 9000
-    tape.say(SERVER, beats, range(8, len(beats), 8))
+    tape.send(SERVER, beats, range(8, len(beats), 8))
     quick = [Packet(lost.ts_ns + n, packet.data) for n, packet in enumerate(tape.packets)]
     assert len(frames(quick, ends=False)) > 8000
     found = frames(quick)
@@ -143,8 +143,8 @@ def test_bytes_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: 
     start = tape.packets[before].ts_ns
     packets = [Packet(start + n * each_ns, packet.data) for n, packet in enumerate(tape.packets[before + 1 :])]
     found = frames([*tape.packets[:before], *packets], ends=False)
-    said = [row["method"] or row["frame_type"] for row in found if row["ts_ns"] >= start]
-    assert said == ["basic.publish", "header", "body", "heartbeat"] * 11
+    names = [row["method"] or row["frame_type"] for row in found if row["ts_ns"] >= start]
+    assert names == ["basic.publish", "header", "body", "heartbeat"] * 11
 
 
 def test_a_fin_that_was_missed_holds_nothing_up() -> None:

@@ -76,6 +76,7 @@ WITH_OPTIONS_UNKNOWN_TO_DPKT = {"mpls", "vlan, mpls", "mpls link"}
 
 @pytest.mark.parametrize("link", LINKS)
 @BOTH
+@settings(max_examples=20)  # of each kind of link
 @given(given=st.lists(networks, min_size=1, max_size=5), batch_bytes=st.sampled_from([64, 1 << 16]))
 def test_headers_as_dpkt_has_them(compiled, link, given, batch_bytes):
     number, wrap = LINKS[link]

@@ -89,15 +89,15 @@ def test_what_is_read_of_tables_is_that_of_local_ones(
     bucket: str, day: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In both formats: verdicts, statistics, and what pages are made of."""
-    said = []
+    printed = []
     for root, captures, form in ((bucket, day[0], "arrow"), (str(tmp_path), day[1], "parquet")):
         tables, stats = f"{root}/tables", f"{root}/stats"
         assert main(["dissect", captures, "-o", tables, "--format", form]) == 0
         capsys.readouterr()
         assert main(["handshakes", tables]) == 0
         assert main(["analyze", tables, "-o", stats]) == 0
-        said.append((capsys.readouterr().out, rows_in(stats, ("confirms", "settlements", "rpcs"))))
-    assert said[0] == said[1]
+        printed.append((capsys.readouterr().out, rows_in(stats, ("confirms", "settlements", "rpcs"))))
+    assert printed[0] == printed[1]
     page = locate([place(f"{bucket}/stats")])
     for table in ("confirms", "connections"):  # its note names the folder of the other one
         assert sum(batch.num_rows for batch in page.scan(table, ["connection_id"])) > 0

@@ -48,21 +48,21 @@ def disturbed(draw: st.DrawFn, isn: tuple[int, int] = (1000, 2000)) -> list[Pack
     tape = Tape(isn=isn)
     for side, raw in SESSION:
         places = draw(st.lists(st.integers(1, max(len(raw) - 1, 1)), max_size=6))
-        pieces = cut(raw, places)
+        chunks = cut(raw, places)
         base = tape.next[side]
         segments = []
         at = 0
-        for piece in pieces:
-            segments.append((at, piece))
-            at += len(piece)
+        for chunk in chunks:
+            segments.append((at, chunk))
+            at += len(chunk)
         for _ in range(draw(st.integers(0, 2))):  # sent again, and cut otherwise
             begin = draw(st.integers(0, len(raw) - 1))
             end = draw(st.integers(begin + 1, len(raw)))
             segments.append((begin, raw[begin:end]))
         if draw(st.booleans()):
             segments = draw(st.permutations(segments))
-        for begin, piece in segments:
-            tape.segment(side, piece, seq=base + begin, flags=ACK | PSH)
+        for begin, chunk in segments:
+            tape.segment(side, chunk, seq=base + begin, flags=ACK | PSH)
         tape.next[side] = (base + len(raw)) % 2**32
         if draw(st.integers(0, 9)) == 0:  # a keep-alive: the byte before the next one, which may be anything
             tape.segment(side, b"\0", seq=tape.next[side] - 1)
@@ -115,7 +115,7 @@ def test_a_late_syn_changes_nothing_before_it_whatever_the_batches() -> None:
 def test_bytes_one_by_one(undisturbed: dict[str, list[Row]]) -> None:
     tape = Tape()
     for side, raw in SESSION:
-        tape.say(side, raw, range(len(raw)))
+        tape.send(side, raw, range(len(raw)))
     assert reported(dissect_packets(tape.end().packets)) == undisturbed
 
 
@@ -188,7 +188,7 @@ def test_a_lost_head_of_a_body_full_of_frames_invents_nothing() -> None:
     inner = b"".join(publish(b"inner"))
     tape = Tape().play(SESSION)
     raw = b"".join(publish(inner * 40, largest=1 << 16))
-    tape.say(CLIENT, raw, range(raw.index(inner) - 3, len(raw), len(inner)))
+    tape.send(CLIENT, raw, range(raw.index(inner) - 3, len(raw), len(inner)))
     tape.play([(CLIENT, b"".join(publish(b"behind")))])
     begin = len(Tape().play(SESSION).packets)
     lost = [packet for i, packet in enumerate(tape.packets) if i != begin + 1]

@@ -1,4 +1,4 @@
-"""Big captures in ranges: packets, and what is said of captures, are those of one pass, however the file is split."""
+"""Big captures in ranges: packets, and what is reported of captures, are those of one pass, however files are split."""
 
 import struct
 import zlib
@@ -183,8 +183,8 @@ def bgzf(content: bytes, length: int, level: int = 6) -> bytes:
 
 def zstd(content: bytes, length: int) -> list[bytes]:
     """Frames of Zstandard."""
-    pieces = [content[at : at + length] for at in range(0, len(content), length)]
-    return [pa.compress(piece, codec="zstd", asbytes=True) for piece in pieces]
+    chunks = [content[at : at + length] for at in range(0, len(content), length)]
+    return [pa.compress(chunk, codec="zstd", asbytes=True) for chunk in chunks]
 
 
 def with_table(frames: Sequence[bytes], lengths: Sequence[int]) -> bytes:

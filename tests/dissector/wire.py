@@ -18,7 +18,7 @@ CLIENT, SERVER = 0, 1
 HEADER = b"AMQP\0\0\x09\x01"
 
 Turn = tuple[int, bytes]
-"""Who speaks, and what: it is all said before the other answers."""
+"""Who speaks, and what: it is all sent before the other answers."""
 
 
 def raw(kind: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
@@ -144,15 +144,15 @@ class Tape:
         wire = len(data)
         self.packets.append(Packet(self.start_ns + len(self.packets) * STEP, data[:kept], wire))
 
-    def say(self, side: int, data: bytes, cuts: Iterable[int] = ()) -> None:
+    def send(self, side: int, data: bytes, cuts: Iterable[int] = ()) -> None:
         """Send bytes, in order, cut at these places."""
-        for piece in cut(data, cuts):
-            self.segment(side, piece, flags=ACK | PSH)
-            self.next[side] = (self.next[side] + len(piece)) % 2**32
+        for chunk in cut(data, cuts):
+            self.segment(side, chunk, flags=ACK | PSH)
+            self.next[side] = (self.next[side] + len(chunk)) % 2**32
 
     def play(self, turns: Sequence[Turn]) -> "Tape":
         for side, data in turns:
-            self.say(side, data)
+            self.send(side, data)
         return self
 
     def end(self, flags: int = FIN | ACK) -> "Tape":
@@ -171,6 +171,6 @@ def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(edges) if b > a]
 
 
-def said(*data: bytes) -> list[Packet]:
+def sent(*data: bytes) -> list[Packet]:
     """The packets of a client that sends this when its channel is open."""
-    return Tape().play([*handshake(), *opening(1), *((CLIENT, piece) for piece in data)]).packets
+    return Tape().play([*handshake(), *opening(1), *((CLIENT, chunk) for chunk in data)]).packets

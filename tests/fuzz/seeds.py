@@ -85,15 +85,15 @@ def _fragments() -> Iterator[bytes]:
 
 
 def _turns(turns: list[tuple[int, bytes]], how: int = 0) -> bytes:
-    pieces = [(side, data[at : at + 200]) for side, data in turns for at in range(0, len(data), 200)]
-    return bytes([how]) + b"".join(bytes([side, 0, len(data)]) + data for side, data in pieces)
+    chunks = [(side, data[at : at + 200]) for side, data in turns for at in range(0, len(data), 200)]
+    return bytes([how]) + b"".join(bytes([side, 0, len(data)]) + data for side, data in chunks)
 
 
 def _segments() -> Iterator[bytes]:
     yield _turns(session())
     yield _turns(session()[6:], 1)
-    said = b"".join(amqp010.transfer(b"body" * 20, largest=60) + amqp010.operation("session.flush", completed=True))
-    turns = [*amqp010.opening(), *amqp010.attaching(), (CLIENT, said), (SERVER, said)]
+    sent = b"".join(amqp010.transfer(b"body" * 20, largest=60) + amqp010.operation("session.flush", completed=True))
+    turns = [*amqp010.opening(), *amqp010.attaching(), (CLIENT, sent), (SERVER, sent)]
     yield _turns(turns)
     yield _turns(turns[8:], 1)
     for number, path in enumerate(CAPTURES):

@@ -128,22 +128,22 @@ class _Model:
             del self.complete[key]
         if key in self.bad:
             return None
-        pieces = self.packets.setdefault(key, [])
-        if any(self._copy(old, new) for old in pieces):
+        fragments = self.packets.setdefault(key, [])
+        if any(self._copy(old, new) for old in fragments):
             return None
-        lasts = {piece.end for piece in [*pieces, new] if not piece.more}
-        places = [set(range(piece.begin, piece.end, 8)) for piece in [*pieces, new]]
+        lasts = {fragment.end for fragment in [*fragments, new] if not fragment.more}
+        places = [set(range(fragment.begin, fragment.end, 8)) for fragment in [*fragments, new]]
         if len(set().union(*places)) != sum(map(len, places)) or len(lasts) > 1 or (
-            lasts and max(piece.end for piece in [*pieces, new]) > max(lasts)
+            lasts and max(fragment.end for fragment in [*fragments, new]) > max(lasts)
         ):  # fmt: skip
             self.bad.add(key)
             del self.packets[key]
             return None
-        pieces.append(new)
-        if not lasts or sum(piece.end - piece.begin for piece in pieces) != max(lasts):
+        fragments.append(new)
+        if not lasts or sum(fragment.end - fragment.begin for fragment in fragments) != max(lasts):
             return None
         self.complete[key] = self.packets.pop(key)
-        ordered = sorted(pieces, key=lambda piece: piece.begin)
+        ordered = sorted(fragments, key=lambda fragment: fragment.begin)
         size = max(lasts)
         build = ipv4 if new.version == 4 else ipv6
         header = len(build(b"")) if new.version == 4 else 8 + len(new.addresses)
@@ -153,7 +153,7 @@ class _Model:
         else:
             start = struct.pack(">IHBB", 0x60000000, size, 6, 0) + new.addresses
         assert len(start) == header
-        return start + b"".join(piece.data for piece in ordered), header + size
+        return start + b"".join(fragment.data for fragment in ordered), header + size
 
     @staticmethod
     def _copy(old: Fragment, new: Fragment) -> bool:
@@ -166,7 +166,7 @@ BEGIN = handshake() + opening(1)
 
 
 def segments(data: bytes, compiled: bool) -> Any:
-    """A connection: before each segment its side and flags, what is skipped or said again, and its length."""
+    """A connection: before each segment its side and flags, what is skipped or sent again, and its length."""
     given, nexts, at = [], [1000, 2000], 1
     settled = bool(data) and data[0] & 1
     if not data or not data[0] & 2:

@@ -23,7 +23,7 @@ def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     from amqpscope.pipelines.session import session  # noqa: PLC0415
 
-    started = session("local[2]", small=True, spark_driver_memory="1g")
+    started = session("local[2,2]", small=True, spark_driver_memory="1g")  # each task has two attempts
     yield started
     started.stop()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from amqpscope.pipelines.walks.turns import QUIET_NS
+from amqpscope.pipelines.walks.confirms.turns import QUIET_NS
 from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9
@@ -146,11 +146,11 @@ def damaged(rnd: random.Random, made: MadeConnection, begins_late: float = 0.6) 
     return seen
 
 
-def _lost(rnd: random.Random, events: list[Event], holes: int) -> set[int]:
+def _lost(rnd: random.Random, events: list[Event], gaps: int) -> set[int]:
     """Places of events that the capture misses: some publishes in a row, so many times, and now and then answers."""
     publishes = [i for i, event in enumerate(events) if event.is_publish]
     lost: set[int] = set()
-    for _ in range(holes):
+    for _ in range(gaps):
         first = rnd.randrange(len(publishes))
         lost |= set(publishes[first : first + rnd.randint(1, 3)])
     if rnd.random() < 0.3:
@@ -165,17 +165,17 @@ def _read(
 
     After a gap bytes of that direction may wait until it is certain that it will not be filled.
     """
-    pieces: list[tuple[int, int, Event | None, bool]] = []
-    until, hole = {True: -1, False: -1}, {True: False, False: False}
+    placed: list[tuple[int, int, Event | None, bool]] = []
+    until, gap = {True: -1, False: -1}, {True: False, False: False}
     for place, event in enumerate(events[begin:stop], begin):
         side = event.is_publish
         if place in lost:
-            hole[side] = True
+            gap[side] = True
             continue
-        if hole[side]:
-            hole[side] = False
+        if gap[side]:
+            gap[side] = False
             if until[side] < event.ts_ns:
                 until[side] = event.ts_ns + rnd.choice([0, HOLE_NS])
-            pieces.append((until[side], place, None, side))
-        pieces.append((max(event.ts_ns, until[side]), place, event, side))
-    return [(read_ns, event, side) for read_ns, _, event, side in sorted(pieces, key=lambda piece: piece[:2])]
+            placed.append((until[side], place, None, side))
+        placed.append((max(event.ts_ns, until[side]), place, event, side))
+    return [(read_ns, event, side) for read_ns, _, event, side in sorted(placed, key=lambda each: each[:2])]

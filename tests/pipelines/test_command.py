@@ -47,9 +47,9 @@ def test_a_master_that_is_none(master: str, why: str) -> None:
     """In a process of its own: Spark runs in this one."""
     begin = "from amqpscope.pipelines.session import SessionError, session\n"
     code = f"{begin}try: session({master!r})\nexcept SessionError as error: print(error)"
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert said.stdout.startswith(f"Spark cannot be started: {why}")
-    assert said.stdout.count("\n") == 1 and not said.stderr
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert printed.stdout.startswith(f"Spark cannot be started: {why}")
+    assert printed.stdout.count("\n") == 1 and not printed.stderr
 
 
 def test_output_refuses_what_is_not_ours(tmp_path):
@@ -97,9 +97,9 @@ def test_tables_of_a_dissection_that_was_killed(tmp_path):
 def test_reports_that_dissection_was_killed(tmp_path, capsys):
     folder = written(tmp_path / "tables", [Connection()], complete=False)
     assert main(["analyze", str(folder), "-o", str(tmp_path / "statistics")]) == 0
-    said = capsys.readouterr().err
-    assert "tables: incomplete: dissect was interrupted; this is what it wrote" in said
-    assert "in this process: the tables need" in said
+    printed = capsys.readouterr().err
+    assert "tables: incomplete: dissect was interrupted; this is what it wrote" in printed
+    assert "in this process: the tables need" in printed
     assert json.loads((tmp_path / "statistics" / NOTE).read_text())["tables_complete"] is False
 
 

@@ -1,4 +1,7 @@
-"""Statistics of a directory that is followed: those of one pass, whatever is killed, and where files end."""
+"""Statistics of a directory that is followed: those of one pass, whatever is killed, and where files end.
+
+So they are on Spark, and so are the tables of the dissection there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,12 +18,18 @@ from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.following.parts import Cutter
 from amqpscope.dissector.reading import Reading
 from amqpscope.pipelines import here
 from amqpscope.pipelines.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
-from tests.dissector.follows import follow, killed, rotate
-from tests.dissector.runs import FOLDER, recorded
+from tests.dissector.builders import pcap
+from tests.dissector.follows import follow, killed, rotate, written
+from tests.dissector.moves import by_connection
+from tests.dissector.runs import FOLDER, dissect, recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MAKE = partial(Analysis, Options(), HOUR_NS, most=0)
 RECORDINGS = sorted(path.name for path in FOLDER.glob("*.pcap") if path.stat().st_size < 1 << 16)
@@ -68,3 +78,53 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
             follow(folder, out / "followed", make=MAKE, tables=schemas())
     follow(folder, out / "followed", until_idle=0, make=MAKE, tables=schemas())
     assert rows(out / "followed") == expected(folder, out / "at once")
+
+
+def test_what_is_open_when_a_connection_is_evicted_is_censored_by_that(tmp_path: Path) -> None:
+    """Three days pass between two files, and with them the last confirm."""
+    (tmp_path / "captures").mkdir()
+    packets, link = recorded("pika_confirms.pcap")
+    late = [replace(packet, ts_ns=packet.ts_ns + 72 * HOUR_NS) for packet in packets[40:]]
+    for number, some in enumerate((packets[:40], late)):
+        (tmp_path / "captures" / f"trace-{number}.pcap").write_bytes(pcap(some, ns=True, link=link))
+    follow(tmp_path / "captures", tmp_path / "out", until_idle=0, make=MAKE, tables=schemas())
+    found = pq.read_table(tmp_path / "out" / "confirms", columns=["outcome", "ended_by"]).to_pylist()
+    assert [row["ended_by"] for row in found if row["outcome"] == "none"] == ["evicted"]
+
+
+SPREAD = ("lossy_link.pcap", "orders_pika.pcap", "qpid_multi_session.pcap", "stream_super.pcap", "tls_secrets.pcapng")
+
+
+@settings(
+    deadline=None, max_examples=1, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
+)
+@given(
+    name=st.sampled_from(SPREAD),
+    border=st.integers(1, 1 << 16),
+    kills=st.lists(st.integers(0, 150), max_size=2),
+    of_statistics=st.booleans(),
+)
+@example(name="tls_secrets.pcapng", border=1, kills=[30], of_statistics=False)  # secrets go to all parts
+@example(name="stream_super.pcap", border=300, kills=[20, 90], of_statistics=True)
+def test_on_spark_rows_are_those_of_one_pass(
+    name: str, border: int, kills: list[int], of_statistics: bool, spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    from amqpscope.pipelines.following_on_spark import Spread, SpreadAnalysis  # noqa: PLC0415
+
+    folder, out = tmp_path_factory.mktemp("captures"), tmp_path_factory.mktemp("followed")
+    make = partial(SpreadAnalysis, HOUR_NS, spark, most=0) if of_statistics else partial(Spread, spark)
+    how = {"make": make, "tables": schemas() if of_statistics else None, "dissector": Cutter}
+    files = [(0, name, (FOLDER / name).read_bytes())]
+    if name.endswith(".pcap"):
+        packets, link = recorded(name)
+        files = rotate(packets, [border], "trace", link)
+    for _, file, content in files:
+        (folder / file).write_bytes(content)
+        with killed(kills.pop() if kills else None):
+            follow(folder, out, **how)
+    follow(folder, out, until_idle=0, **how)
+    if of_statistics:
+        assert rows(out) == expected(folder, out / "at once")
+    else:
+        assert by_connection(written(out)) == by_connection(dissect(folder))

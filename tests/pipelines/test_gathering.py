@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from amqpscope.pipelines.buckets import Buckets, Pile
 from amqpscope.pipelines.gathering import SPAN, Gathered
 from amqpscope.pipelines.here import FIRST, THEN, walk_folder
 from amqpscope.pipelines.statistics import needs_of
-from tests.dissector.runs import FOLDER, dissect
+from tests.dissector.recordings import ours
+from tests.dissector.runs import FOLDER
 
 
 def test_a_bucket_has_all_of_its_rows_in_their_order():
@@ -71,23 +73,32 @@ def statistics(tables: dict[str, pa.Table], room: int, complete: bool, span: int
     return found
 
 
-@pytest.mark.parametrize("name", ["demo", "failed_handshakes", "lossy_link", "stream_chunks"])
-@pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.parametrize("span", [SPAN, 1000, 30])
-def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tables = dissect(FOLDER / f"{name}.pcap")
+def dissected(name: str, complete: bool = True) -> dict[str, pa.Table]:
+    tables = dict(ours(FOLDER / f"{name}.pcap"))
     if not complete:  # killed before the rows of connections were written
         tables["connections"] = tables["connections"].slice(0, 0)
-    assert statistics(tables, 50_000, complete, span) == statistics(tables, 1 << 30, complete)
+    return tables
+
+
+@cache
+def in_memory(name: str, complete: bool = True) -> dict[str, Counter[str]]:
+    return statistics(dissected(name, complete), 1 << 30, complete)
+
+
+SMALL = ("failed_handshakes", "lossy_link", "orders_aio_pika", "stream_chunks")
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize(("name", "span"), [("demo", SPAN), *product(SMALL, [SPAN, 1000, 30])])
+def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert statistics(dissected(name, complete), 20_000, complete, span) == in_memory(name, complete)
     assert not list(Path(tmp_path).iterdir())
 
 
-@pytest.mark.parametrize("name", ["demo", "failed_handshakes", "lossy_link", "stream_chunks"])
-@pytest.mark.parametrize("room", [1 << 30, 50_000])
+@pytest.mark.parametrize(("name", "room"), [("demo", 20_000), *product(SMALL, [1 << 30, 20_000])])
 def test_connections_that_are_complete_are_walked_over_before_the_others(name, room, monkeypatch, tmp_path):
-    tables = dissect(FOLDER / f"{name}.pcap")
-    for table, rows in tables.items():
+    for table, rows in dissected(name).items():
         (tmp_path / table).mkdir()
         with pa.ipc.new_file(tmp_path / table / "part-0.arrow", rows.schema) as file:
             file.write_table(rows, max_chunksize=200)
@@ -97,5 +108,5 @@ def test_connections_that_are_complete_are_walked_over_before_the_others(name, r
     monkeypatch.setattr(waves.Waves, "over", lambda _, held: left.append(held))
     found: dict[str, Counter[str]] = {}
     walk_folder(tmp_path, lambda table, rows: found.setdefault(table, Counter()).update(map(repr, rows.to_pylist())))
-    assert found == statistics(tables, 1 << 30, True)
+    assert found == in_memory(name)
     assert left

@@ -25,6 +25,7 @@ from amqpscope.pipelines import here
 from amqpscope.pipelines.walks import events as ev
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
+from tests.pipelines.failing import fail
 from tests.pipelines.scenario import Connection, written
 from tests.pipelines.walks import sessions010
 
@@ -67,7 +68,8 @@ def analyzed(spark: SparkSession, folder: Path, output: Path) -> dict[str, Count
     """With the session that there is."""
     from amqpscope.pipelines import on_spark  # noqa: PLC0415
 
-    counts = on_spark.analyze_folder(folder, output, {"made_of": "nothing"}, spark.sparkContext.master)
+    to = on_spark.Submission(spark.sparkContext.master, output, {"made_of": "nothing"})
+    counts = on_spark.analyze_folder(folder, to)
     assert {path.name for path in output.iterdir()} == {NOTE, *here.tables()}
     note = json.loads((output / NOTE).read_text())
     assert note["complete"] and note["made_of"] == "nothing" and note["rows"] == counts
@@ -98,69 +100,23 @@ def test_a_dissection_that_was_killed(spark, tmp_path):
     assert analyzed(spark, folder, tmp_path / "spark") == rows_of(tmp_path / "here")
 
 
-FAILING = """
-import os
-import signal
-from pathlib import Path
-from amqpscope.pipelines import on_spark
-
-walked = on_spark.Task.written
-
-def written(task):
-    flag = Path(os.environ["FLAG"])
-    if not flag.exists():
-        flag.touch()
-        if os.environ["HOW"] == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise MemoryError("all gone")
-    return walked(task)
-
-on_spark.Task.written = written
-"""
-"""A module that tasks import; the first one fails when it has written all."""
-RUN = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-import failing
-from amqpscope.pipelines import on_spark, tasks
-walk = on_spark.walk_connections
-
-def failing_walk(job, batches):
-    import failing
-    return walk(job, batches)
-
-on_spark.walk_connections = failing_walk
-try:
-    on_spark.analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {}, sys.argv[3])
-except tasks.SparkError as error:
-    print(error)
-"""
-
-
-def failing(tmp_path: Path, tables: Path, master: str, how: str = "raises") -> tuple[Path, str]:
-    (tmp_path / "failing.py").write_text(FAILING)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": path, "FLAG": str(tmp_path / "flag"), "HOW": how}
-    command = [sys.executable, "-c", RUN, str(tables), str(tmp_path / "statistics"), master]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert (tmp_path / "flag").exists()
-    return tmp_path / "statistics", done.stdout
-
-
 @pytest.mark.parametrize("how", ["raises", "killed"])
-def test_a_repeated_task_leaves_nothing_double(tables, expected, tmp_path, how):
-    statistics, said = failing(tmp_path, tables, "local[2,2]", how)
-    assert rows_of(statistics) == expected
-    assert {path.name for path in statistics.iterdir()} == {NOTE, *here.tables()}
-    assert said == ""
+def test_a_repeated_task_leaves_nothing_double(spark, tables, expected, tmp_path, monkeypatch, how):
+    from amqpscope.pipelines import on_spark  # noqa: PLC0415
+
+    fail(monkeypatch, on_spark, "walk_connections", how, tmp_path / "flag")
+    assert analyzed(spark, tables, tmp_path / "statistics") == expected
+    assert (tmp_path / "flag").exists()
 
 
-def test_a_failed_task_is_an_error(tables, tmp_path):
-    statistics, said = failing(tmp_path, tables, "local[2]")
-    assert said == "Spark: MemoryError: all gone\n"
-    assert not json.loads((statistics / NOTE).read_text())["complete"]
-    assert not (statistics / HIDDEN).exists()
+def test_a_failed_task_is_an_error(spark, tables, tmp_path, monkeypatch):
+    from amqpscope.pipelines import on_spark, tasks  # noqa: PLC0415
+
+    fail(monkeypatch, on_spark, "walk_connections", "raises", None)
+    with pytest.raises(tasks.SparkError, match=r"^Spark: MemoryError: all gone$"):
+        analyzed(spark, tables, tmp_path / "statistics")
+    assert not json.loads((tmp_path / "statistics" / NOTE).read_text())["complete"]
+    assert not (tmp_path / "statistics" / HIDDEN).exists()
 
 
 def jvms(of: int) -> list[int]:
@@ -191,9 +147,9 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
         time.sleep(0.05)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == "amqpscope: on Spark, local[2]\n"
+    assert printed == "amqpscope: on Spark, local[2]\n"
     assert not jvms(mark)
     assert not list((tmp_path / "temporary").iterdir())
     assert not (tmp_path / "statistics" / HIDDEN).exists()
@@ -202,10 +158,10 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
 def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> str:
     command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    first, said = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    first, printed = done.stderr.splitlines()
     assert first == f"amqpscope: on Spark, {master}"
-    return said
+    return printed
 
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:
@@ -229,9 +185,10 @@ def test_progress_is_of_tasks(spark, tables, tmp_path, monkeypatch):
 
     monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
     seen: list[tuple[str, int, int]] = []
-    on_spark.analyze_folder(
-        tables, tmp_path / "statistics", {}, spark.sparkContext.master, advance=lambda *how_far: seen.append(how_far)
+    to = on_spark.Submission(
+        spark.sparkContext.master, tmp_path / "statistics", advance=lambda *how_far: seen.append(how_far)
     )
+    on_spark.analyze_folder(tables, to)
     assert seen[0] == ("starting Spark", 0, 0)
     assert len(seen) > 1
     assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total in seen[1:])
@@ -278,12 +235,16 @@ def test_an_old_java(tables, tmp_path, release, number):
 
 
 def test_a_java_that_does_not_run(tables, tmp_path):
+    """Java says why on standard output."""
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
-    java.symlink_to("/bin/false")
+    java.write_text("#!/bin/sh\necho Error occurred during initialization of boot layer\nexit 1\n")
+    java.chmod(0o755)
     home = str(tmp_path / "java")
-    said = refused(tmp_path, tables, "local[2]", JAVA_HOME=home)
-    assert said.endswith(f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)")
+    assert refused(tmp_path, tables, "local[2]", JAVA_HOME=home) == (
+        "amqpscope: Spark cannot be started: Error occurred during initialization of boot layer"
+        f" (JAVA_HOME={home} is Java of an unknown version; Spark needs Java 17 or 21)"
+    )
 
 
 def test_errors_are_ours():

@@ -12,10 +12,12 @@ import pytest
 from amqpscope import pipelines
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.folder import ReadError
-from tests.dissector.runs import FOLDER
+from tests.dissector.follows import rotate
+from tests.dissector.runs import FOLDER, recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.spark
 NAMES = ("orders_pika.pcap", "stream_super.pcap", "tls_sessions_13.pcap", "violations.pcap")
@@ -106,9 +108,46 @@ def test_what_cannot_be_read(spark: SparkSession, captures: Path) -> None:
         spark.read.format("amqpscope").option("table", "messages").schema("kind int").load(str(captures)).collect()
 
 
-def test_streams_and_tables_have_other_ways(spark: SparkSession, captures: Path, tables: Path) -> None:
-    stream = spark.readStream.format("amqpscope").option("table", "messages").load(str(captures))
-    with pytest.raises(Exception, match="dissect --follow"):
-        stream.writeStream.format("noop").start().processAllAvailable()
+def test_tables_need_no_key_log(spark: SparkSession, tables: Path) -> None:
     with pytest.raises(ReadError, match="keylog is for captures"):
         pipelines.read(spark, tables, "messages", keylog=KEYLOG)
+
+
+def test_a_stream_has_the_rows_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """Its query ends after some files, and goes on; another table comes from the same dissection."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    packets, link = recorded("stream_super.pcap")
+    *first, last = rotate(packets, [200, 400], "trace", link)
+    for _, file, content in first:
+        (folder / file).write_bytes(content)
+    begun = stream(spark, tmp_path, "messages")
+    begun.processAllAvailable()
+    begun.stop()
+    (folder / last[1]).write_bytes(last[2])
+    streams = {name: stream(spark, tmp_path, name, untilIdle="0") for name in ("messages", "connections")}
+    for each in streams.values():
+        each.processAllAvailable()
+    for name, each in streams.items():
+        each.processAllAvailable()  # either of them may have dissected
+        each.stop()
+        expected = read(spark, folder, tmp_path / "batch", name)
+        assert rows(spark.read.schema(expected.schema).parquet(str(tmp_path / name))) == rows(expected), name
+
+
+def stream(spark: SparkSession, folder: Path, table: str, **options: str) -> StreamingQuery:
+    from amqpscope.pipelines.source import register  # noqa: PLC0415
+
+    register(spark)
+    source = spark.readStream.format("amqpscope").option("table", table).option("cache", str(folder / "followed"))
+    sink = source.options(**options).load(str(folder / "captures")).writeStream.format("parquet")
+    return sink.option("checkpointLocation", str(folder / "checkpoints" / table)).start(str(folder / table))
+
+
+def test_a_stream_needs_a_folder(spark: SparkSession, captures: Path) -> None:
+    from amqpscope.pipelines.source import register  # noqa: PLC0415
+
+    register(spark)
+    source = spark.readStream.format("amqpscope").option("table", "messages").load(str(captures))
+    with pytest.raises(Exception, match=r"needs option.*cache"):
+        source.writeStream.format("noop").start().processAllAvailable()

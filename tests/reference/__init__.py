@@ -30,7 +30,7 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - basic.recover voids all that was delivered up to recover-ok and not settled before recover. The asynchronous
   variant acts at once.
 - A delivery of outcome `unknown` has its `ended_by` like one of outcome `none`.
-- `queue` is what the consume or get said. `no-ack` deliveries have no settle time and no latency; `multiple` is false
+- `queue` is what the consume or get names. `no-ack` deliveries have no settle time and no latency; `multiple` is false
   for a reject, `requeue` null for an ack.
 - Requests of the server (connection.start, tune, channel.close ...) are rows of `rpcs`, too. A peer's close with a
   reply code other than 200 is the error of the oldest open request of the other side that is of the method that it

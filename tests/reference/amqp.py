@@ -62,7 +62,7 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         One dict per frame, connection by connection, by `frame_no` (from 0). Besides columns of the contract:
         `connection` (client, server, nth), `client`, `server`, `nth`; `args`, a dict of the method's arguments
         (secrets and reserved fields are not there), of `body_size`, `properties` and `headers` (header frames), or
-        of `body`; `hole_before` (bytes missing just before it in its direction); and of its connection
+        of `body`; `gap_before` (bytes missing just before it in its direction); and of its connection
         `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
@@ -127,7 +127,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
     data, arrived = bytes(stream.data), stream.arrived
     start = at = _proxy_header(data) if synced else 0
     latest = 0  # place of the packet after which everything up to here could be read
-    hole = 0
+    gap = 0
     lost = not synced  # whether a frame boundary must be searched for
     while at < len(data):
         if lost or 0 in arrived[at : at + HEAD]:
@@ -136,7 +136,7 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
             begin = _search(data, arrived, at)
             if begin is None:
                 break
-            hole += arrived[at:begin].count(0)
+            gap += arrived[at:begin].count(0)
             at, lost, latest = begin, False, 0
         size = _size_at(data, at)
         if size is None and synced and at == start:
@@ -150,10 +150,10 @@ def _walk(stream: Stream, synced: bool) -> list[tuple[int, Row]]:
         latest = max(latest, *arrived[at : at + size])
         row = _decode(data[at : at + size], missing)
         lost = arrived[at + size - 1] > 0 and not _ends_well(data, at, size)
-        row |= {"place": latest, "first_place": arrived[at], "hole_before": hole, "ends_wrong": lost}
+        row |= {"place": latest, "first_place": arrived[at], "gap_before": gap, "ends_wrong": lost}
         found.append((at, row))
         at += size
-        hole = hole + missing if lost else 0
+        gap = gap + missing if lost else 0
     return found
 
 
@@ -211,17 +211,17 @@ def _decode(raw: bytes, missing: int) -> Row:
         row["args"] = {"body": payload}
     elif kind != 8 and payload and not missing:
         try:
-            said: Any = pamqp_frame.unmarshal(raw)[2]
+            decoded: Any = pamqp_frame.unmarshal(raw)[2]
         except (exceptions.UnmarshalingException, ValueError, TypeError, struct.error, OverflowError):
             return row  # the row stays, without arguments
         if kind == 1:
-            row["args"] = _named(dict(said))
+            row["args"] = _named(dict(decoded))
         else:
             # pamqp fills in what is not there, so ask the property flags
             flags = struct.unpack_from(">H", payload, 12)[0]
             there = [name for name, flag in commands.Basic.Properties.flags.items() if flags & flag]
-            properties = _named({name: said.properties[name] for name in there})
-            row["args"] = {"body_size": said.body_size, "headers": properties.pop("headers", None)}
+            properties = _named({name: decoded.properties[name] for name in there})
+            row["args"] = {"body_size": decoded.body_size, "headers": properties.pop("headers", None)}
             row["args"]["properties"] = properties
     return row
 

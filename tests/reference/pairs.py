@@ -62,7 +62,7 @@ def _may_hide_an_answer(frame: Row, message: Row) -> bool:
     """Whether the answer may have been in the gap before a frame, or be the frame, which is not all there."""
     cut = frame["frame_type"] == "method" and frame["is_partial"] and epoch_of(frame) == epoch_of(message)
     unknown = frame["method"] is None or ("kind" in message and frame["method"] in NUMBERED and not frame["args"])
-    return bool(frame["hole_before"] or (cut and unknown))
+    return bool(frame["gap_before"] or (cut and unknown))
 
 
 NOT_ENDED: Row = {"ended_by": None, "end_ts_ns": None, "end_frame_no": None}

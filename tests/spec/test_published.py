@@ -66,12 +66,12 @@ def wire(fields):
 
 def facts(protocol):
     """Everything comparable that a document says, by what it says it of."""
-    said = {f"constant {c.name}": (c.value, c.kind) for c in protocol.constants}
-    said |= {f"class {c.name}": (c.id, wire(c.fields)) for c in protocol.classes}
+    stated = {f"constant {c.name}": (c.value, c.kind) for c in protocol.constants}
+    stated |= {f"class {c.name}": (c.id, wire(c.fields)) for c in protocol.classes}
     for m in protocol.methods:
         senders = m.from_client, m.from_server
-        said[m.full_name] = (m.class_id, m.id, wire(m.fields), m.synchronous, m.responses, m.content, *senders)
-    return said
+        stated[m.full_name] = (m.class_id, m.id, wire(m.fields), m.synchronous, m.responses, m.content, *senders)
+    return stated
 
 
 def differences(ours, theirs):
@@ -98,28 +98,28 @@ def test_older_versions_are_equal_but_for_what_rabbitmq_adds(name, path):
     """RabbitMQ speaks its additions after headers of 0-8 and 0-9, too; types of values in tables are not held here."""
     ours, theirs = facts(spec.load(name)), facts(spec.load_xml(path))
     added = RABBITMQ.keys() | NEWER.keys() | {"basic.recover-ok", "queue.unbind", "queue.unbind-ok"}
-    for key, said in theirs.items():
+    for key, stated in theirs.items():
         if key.startswith("constant field-table"):
             continue
         if key in added:  # senders that RabbitMQ allows besides
-            assert ours[key][:-2] == said[:-2]
-            assert all(own >= their for own, their in zip(ours[key][-2:], said[-2:], strict=True))
+            assert ours[key][:-2] == stated[:-2]
+            assert all(own >= their for own, their in zip(ours[key][-2:], stated[-2:], strict=True))
         else:
-            assert ours[key] == said, key
+            assert ours[key] == stated, key
     newer = {f"constant {reply}" for reply in ("no-consumers", "precondition-failed", "unexpected-frame")}
     assert ours.keys() - theirs.keys() <= newer | (set() if name == "amqp-0-10-draft" else added)
 
 
 def facts_010(protocol):
     """Everything that a document of the final 0-10 says."""
-    said = facts(protocol)
-    said |= {f"type {t.name}": (t.code, t.fixed_width, t.variable_width) for t in protocol.types}
-    said |= {f"domain {d.name}": (d.type, [(c.name, c.value) for c in d.choices]) for d in protocol.domains}
+    stated = facts(protocol)
+    stated |= {f"type {t.name}": (t.code, t.fixed_width, t.variable_width) for t in protocol.types}
+    stated |= {f"domain {d.name}": (d.type, [(c.name, c.value) for c in d.choices]) for d in protocol.domains}
     for s in protocol.structs:
-        said[f"struct {s.name}"] = s.class_id, s.code, s.size, s.pack, wire(s.fields)
+        stated[f"struct {s.name}"] = s.class_id, s.code, s.size, s.pack, wire(s.fields)
     for m in protocol.methods:
-        said[m.full_name] += m.kind, m.result, m.entries, [f.domain for f in m.fields]
-    return said
+        stated[m.full_name] += m.kind, m.result, m.entries, [f.domain for f in m.fields]
+    return stated
 
 
 @pytest.mark.parametrize(

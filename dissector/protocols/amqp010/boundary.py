@@ -71,6 +71,16 @@ def wrong_byte(head: Array, p: int) -> int:
 
 
 @kernel
+def may_begin_head(data: Array, p: int, end: int) -> bool:
+    """Return whether a head may begin at p, of which there is one byte at least."""
+    if end - p >= HEAD_BYTES:
+        return bool(wrong_byte(data, p) < 0)
+    if i64(data[p]) >= FLAGS or (end - p >= 2 and i64(data[p + 1]) > BODY):
+        return False
+    return bool((end - p < 4 or be16(data, p + 2) >= HEAD_BYTES) and (end - p < 5 or i64(data[p + 4]) == 0))
+
+
+@kernel
 def plausible(data: Array, p: int, end: int, methods: Array) -> int:
     """Return the size of the frame that may begin at p, wherever it ends; -1 when none can. A head must be there."""
     if wrong_byte(data, p) >= 0:
@@ -92,7 +102,7 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     used last is remembered.
     """
     if end - p < HEAD_BYTES:
-        return 0 if i64(data[p]) < FLAGS and (end - p < 2 or i64(data[p + 1]) <= BODY) else -1
+        return 0 if may_begin_head(data, p, end) else -1
     size: int = plausible(data, p, end, own.methods)
     if size < 0:
         return -1

@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.pool import give_row, take_row
+from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.amqp010.state import (
     UNFINISHED,
@@ -104,15 +104,10 @@ def add_payload(of: Channels, k: int, offset: int, length: int) -> int:
     ):
         return 0
     payload = take_row(of.free_payloads)
-    payloads[payload, Payload.NEXT] = -1
     payloads[payload, Payload.OFFSET] = offset
     payloads[payload, Payload.LENGTH] = length
     payloads[payload, Payload.USED] = 1
-    if tracks[k, Track.CHAIN] < 0:
-        tracks[k, Track.CHAIN] = payload
-    else:
-        payloads[tracks[k, Track.CHAIN_END], Payload.NEXT] = payload
-    tracks[k, Track.CHAIN_END] = payload
+    append_row(payloads, payload, Payload.NEXT, tracks, k, Track.CHAIN, Track.CHAIN_END)
     tracks[k, Track.CHAINED] += length
     usage[slot, Usage.PAYLOADS] += 1
     usage[slot, Usage.HELD] += length

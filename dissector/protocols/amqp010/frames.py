@@ -20,6 +20,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     LARGEST,
     LAST_FRAME,
     LAST_SEGMENT,
+    LOGS_IN,
     OPENS,
     PROTOCOL_HEADER,
     TUNES,
@@ -61,6 +62,8 @@ NEVER = 1 << 62
 """A position that no stream comes to."""
 SMALL = 4_096
 """The least that peers may agree upon as the size of the largest frame (MIN-MAX-FRAME-SIZE)."""
+SEALING = (0x44, 0x47, 0x4B, 0x4E)
+"""First letters of SASL mechanisms that may encrypt: DIGEST-MD5, GSSAPI and GSS-SPNEGO, KERBEROS_V4, NTLM."""
 TLS_ALERT, ALERT_BYTES = 0x15, 7
 """The first byte and the size of a TLS alert, which a proxy may send and which is shorter than a head."""
 
@@ -126,10 +129,25 @@ def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
         method = method_at(walk.data, frames[Frame.OFFSET, n], CONTROL, own.methods)
         traits = own.traits[method] if method >= 0 else 0
         if traits & OPENS != 0:
-            opened = 1
+            opened = 1 - own.senders[row, Sender.BARE]
+        if traits & LOGS_IN != 0 and not may_seal(walk.data, frames[Frame.OFFSET, n], frames[Frame.LENGTH, n]):
+            own.senders[row, Sender.BARE] = 1
+            own.senders[row ^ 1, Sender.BARE] = 1
         if traits & TUNES != 0 and walk.parsers[row, Parser.MOST] == 0:  # a later one is none that peers agree upon
             agree(walk, row, agreed_size(walk.data, frames[Frame.OFFSET, n] + IDS_BYTES, frames[Frame.LENGTH, n]))
     own.senders[row, Sender.OPENED] = opened
+
+
+@kernel
+def may_seal(data: Array, p: int, length: int) -> bool:
+    """Return whether the mechanism of the connection.start-ok of this length at p may encrypt, or is not there."""
+    end = p + length
+    q = p + IDS_BYTES + 2
+    if q + 4 > end or i64(data[p + IDS_BYTES]) & 2 == 0:
+        return True
+    if i64(data[p + IDS_BYTES]) & 1 != 0:
+        q += 4 + be32(data, q)  # after client-properties
+    return q + 2 > end or i64(data[q + 1]) in SEALING
 
 
 @kernel

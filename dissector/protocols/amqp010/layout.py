@@ -23,17 +23,19 @@ IDS = 1 << 16
 LARGEST = 65_535
 """Bytes of the largest frame."""
 
-BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OPENS, TUNES = 1, 2, 4, 8, 16
-"""Bits of traits: who may send it, whether it may have header and body, whether a SASL layer may begin after it, and
-whether it says how large frames may be."""
+BY_CLIENT, BY_SERVER, CARRIES_CONTENT, OPENS, TUNES, LOGS_IN = 1, 2, 4, 8, 16, 32
+"""Bits of traits: who may send it, whether it may have header and body, whether a SASL layer may begin after it,
+whether it says how large frames may be, and whether it names the login mechanism."""
 OPENING = ("connection.open", "connection.open-ok")
 TUNING = "connection.tune-ok"
+LOGIN = "connection.start-ok"
 
-PLAIN, CONNECTION, ATTACH, ATTACHED, DETACHED, COMMAND_POINT = range(6)
+PLAIN, CONNECTION, ATTACH, ATTACHED, DETACH, DETACHED, COMMAND_POINT = range(7)
 """What a control means for the session of its channel."""
 ROLES = {
     "session.attach": ATTACH,
     "session.attached": ATTACHED,
+    "session.detach": DETACH,
     "session.detached": DETACHED,
     "session.command-point": COMMAND_POINT,
 }
@@ -56,6 +58,7 @@ def trait_table(protocol: Protocol) -> Ints:
             | m.content * CARRIES_CONTENT
             | (m.full_name in OPENING) * OPENS
             | (m.full_name == TUNING) * TUNES
+            | (m.full_name == LOGIN) * LOGS_IN
             for m in protocol.methods
         ],
         np.int64,

@@ -6,7 +6,7 @@ where no head follows, and frames begin in what it spans.
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp010.boundary import may_begin, next_frame, wrong_byte
+from amqpscope.dissector.protocols.amqp010.boundary import may_begin, may_begin_head, next_frame, wrong_byte
 from amqpscope.dissector.protocols.amqp010.layout import (
     BODY,
     BY_CLIENT,
@@ -84,7 +84,8 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Return whether the frame whose payload ends before byte `at` of the chunk may end there."""
     offset, length = chunks[Chunk.OFFSET, i], walk.parsers[row, Parser.CHAINED]
-    if offset < 0 or at + HEAD_BYTES > chunks[Chunk.LENGTH, i] or wrong_byte(walk.data, offset + at) < 0:
+    left = chunks[Chunk.LENGTH, i] - at
+    if offset < 0 or left <= 0 or may_begin_head(walk.data, offset + at, offset + at + left):
         return True
     kind = walk.parsers[row, Parser.TYPE]
     if length != walk.parsers[row, Parser.SIZE] or length > LONG or may_be_body(kind >> 16, (kind >> 8) & 0xFF):

@@ -23,6 +23,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     COMMAND,
     COMMAND_POINT,
     CONNECTION,
+    DETACH,
     DETACHED,
     PLAIN,
 )
@@ -172,7 +173,7 @@ def number(
 
     Args:
         frames: (Frame, n).
-        n: how many.
+        n: their number.
         roles: (n,) what their operations mean for sessions.
         named: (n,) the session that an operation names; -1: none.
         points: (n,) the id that session.command-point names.
@@ -193,7 +194,8 @@ def number(
         if role == ATTACH:
             channels[row, Channel.EPOCH] += 1
         current = channels[row, Channel.SESSION]
-        if role == ATTACHED or (role == ATTACH and (current < 0 or sessions[current, Session.USED] == NAMELESS)):
+        is_free = current < 0 or sessions[current, Session.USED] == NAMELESS or channels[row, Channel.LEAVING] == 1
+        if role == ATTACHED or (role == ATTACH and is_free):
             attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
@@ -218,7 +220,9 @@ def number(
         sessions[session, Session.CLIENT_NEXT + server] = after
         if len(answers) > 0 and answers[i] >= 0 and sessions[session, Session.SERVER_NEXT - server] < 0:
             answered(sessions, session, 1 - server, answers[i], frames[Frame.TS, i])
-        if role == DETACHED and named[i] == session:
+        if role == DETACH and named[i] == session:
+            channels[row, Channel.LEAVING] = 1
+        elif role == DETACHED and named[i] == session:
             attach(channels, sessions, row, -1)
 
 
@@ -226,6 +230,7 @@ def number(
 def attach(channels: Array, sessions: Array, row: int, session: int) -> None:
     """Attach a channel to a session; -1: to none."""
     before = channels[row, Channel.SESSION]
+    channels[row, Channel.LEAVING] = 0
     if before == session:
         return
     channels[row, Channel.SESSION] = session

@@ -45,6 +45,7 @@ class Sender(Matrix):
 
     GAPPED = column("SURE, DOUBTFUL: frames of it may be lost")
     OPENED = column("1: the last frame was connection.open or its answer, after which a SASL layer may begin")
+    BARE = column("1: the login mechanism of the connection has no such layer")
     BODY = column("1: the last frame was a body's, of which nothing but its head says where it ends")
 
 
@@ -85,6 +86,7 @@ class Channel(state.Channel):
     SERVER_GAPPED = column("the same of the server's")
     EPOCH = column("how often a session was attached")
     SESSION = column("session that is attached; -1: none, or not known", empty=-1)
+    LEAVING = column("1: a session.detach of it was sent")
 
 
 class Session(Matrix):

@@ -181,20 +181,11 @@ looks_like_frames = specialize(
 
 
 class Amqp091Recogniser:
-    """Sees AMQP 0-9-1 in the middle of connections, also where its frames are longer than segments.
+    """Sees AMQP 0-9-1 in the middle of connections, also where its frames are longer than segments."""
 
-    Args:
-        context: of the stages.
-        version: which to see, by methods that only it has.
-        others: the versions that it may be taken for.
-    """
-
-    def __init__(self, context: Context, version: str = NAME, others: tuple[str, ...] = ()) -> None:
+    def __init__(self, context: Context) -> None:
         self.compiled = context.compiled
-        ids, *shared = (
-            {(m.class_id, m.id) for m in context.specification(name).methods} for name in (version, *others)
-        )
-        self.methods = method_table(sorted(ids.difference(*shared)))
+        self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""

@@ -40,6 +40,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Span,
     Usage,
 )
+from amqpscope.dissector.protocols.amqp091.versions import VersionRecogniser
 from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -315,13 +316,18 @@ PROTOCOLS = (
         recogniser=Amqp091Recogniser,
         stage=Amqp091,
     ),
-    _older("amqp-0-9", b"AMQP\1\1\0\x09", version_of=ly.NAME),
+    _older(
+        "amqp-0-9",
+        b"AMQP\1\1\0\x09",
+        version_of=ly.NAME,
+        recogniser=partial(VersionRecogniser, version="amqp-0-9", others=("amqp-0-8", "amqp-0-10-draft")),
+    ),
     _older("amqp-0-8", b"AMQP\1\1\x08\0", b"AMQP\1\1\0\x08", version_of=ly.NAME),
     _older(
         "amqp-0-10-draft",
         b"AMQP\1\1\0\x0a",
         frames_begin=ly.METHOD,
-        recogniser=partial(Amqp091Recogniser, version="amqp-0-10-draft", others=(ly.NAME, "amqp-0-9", "amqp-0-8")),
+        recogniser=partial(VersionRecogniser, version="amqp-0-10-draft", others=("amqp-0-9", "amqp-0-8")),
     ),
 )
 """All frame as 0-9-1 does; the draft of 2007 has the header of 0-10."""

@@ -31,7 +31,7 @@ VHOST = "vhost:"
 
 @dataclass(slots=True)
 class _Direction:
-    """What was not read yet of one side, and how many bytes came in all."""
+    """What was not read yet of one side, and the number of bytes that came in all."""
 
     unread: bytearray = field(default_factory=bytearray)
     came: int = 0

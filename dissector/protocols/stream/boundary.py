@@ -1,6 +1,5 @@
 """RabbitMQ streams: what can be a frame, and how its body is laid out."""
 
-from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
@@ -174,7 +173,7 @@ class StreamRecogniser:
     def __init__(self, context: Context) -> None:
         protocol = context.specification(NAME)
         self.compiled = context.compiled
-        self.layouts = layout_table(protocol, Plan.of_methods(protocol))
+        self.layouts = layout_table(protocol)
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Return whether these bytes are frames; see `registry.Recogniser`."""

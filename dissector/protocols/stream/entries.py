@@ -40,8 +40,9 @@ def read_entries(
 ) -> int:  # fmt: skip
     """Read the entries of all regions; returns their number.
 
-    A region is bytes from `at` to `end`, of which `at` is moved after the last entry read; `left` is how many entries
-    there must be, and becomes how many were not found. `limit` is where the frame ends, or would if it were all there.
+    A region is bytes from `at` to `end`, of which `at` is moved after the last entry read; `left` is the number of
+    entries that there must be, and becomes the number not found. `limit` is where the frame ends, or would if it were
+    all there.
 
     Bounds: p is not below `at`, and nothing is read from e on, which is not beyond the data. An entry has at least the
     bytes that `entries` has room for one column each.

@@ -109,12 +109,19 @@ def may_follow(data: Array, p: int, end: int, own: Own) -> bool:
 
 @kernel
 def is_sound(data: Array, p: int, size: int, end: int, key: int, version: int, layout: int, own: Own) -> bool:
-    """Return whether a body may have this size that begins at p; the bytes up to `end` are there."""
+    """Return whether a body may have this size that begins at p; the bytes up to `end` are there.
+
+    Where it goes on after them and its fields do not, a head stands after these: else it has fields that may be left
+    out, which are cut.
+    """
     if layout < 0:
         return True
     if p + size <= end:
         return fits(data, p, p + size, key, version, layout, own)
-    return key == DELIVER or natural_end(data, p, end, key, version, layout, own) < 0
+    if key == DELIVER:
+        return True
+    q = natural_end(data, p, end, key, version, layout, own)
+    return q < 0 or (q < end and not may_follow(data, q, end, own))
 
 
 @kernel

@@ -1,5 +1,7 @@
 """RabbitMQ streams: its numbers on the wire, and tables of its commands that kernels look into."""
 
+import functools
+
 import numpy as np
 
 from amqpscope.dissector.fields.plan import Plan
@@ -29,11 +31,13 @@ CHUNK_DATA_LENGTH, CHUNK_TRAILER_LENGTH = 36, 40
 """Where in the header these are."""
 
 
-def layout_table(protocol: Protocol, plan: Plan) -> Ints:
+@functools.lru_cache(maxsize=8)  # every dissector asks for the same one
+def layout_table(protocol: Protocol) -> Ints:
     """Return the index of the first layout in `protocol.methods` of each command (-1: none), and the bytes to keep.
 
     Of most layouts all bytes are kept; of those that end in `rest`, the bytes before that.
     """
+    plan = Plan.of_methods(protocol)
     table = Layout.make(2 * COMMANDS * VERSIONS)
     for index, method in reversed(list(enumerate(protocol.methods))):
         place = (method.class_id * COMMANDS + method.id) * VERSIONS + method.version

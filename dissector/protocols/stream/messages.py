@@ -27,15 +27,17 @@ from amqpscope.dissector.protocols.stream.state import (
     DELIVERED,
     FILTERED,
     MALFORMED,
+    PART,
     PUBLISHED,
     WHOLE,
     Entry,
     Frame,
     Part,
 )
+from amqpscope.dissector.protocols.stream.unpacking import Account, Accounts
 from amqpscope.spec.model import Protocol
 
-STATE = Coding(Long, Large, Sections)
+STATE = Coding(Long, Large, Sections, Account)
 PUBLISH = 2
 USER_CHUNK = 0
 TRACKING_CHUNKS = (1, 2)
@@ -73,7 +75,7 @@ class StreamMessages(NamedTuple):
     counts: Ints
     """(frames,) the number of messages that each frame holds."""
     ordinal: Ints
-    """(messages,) how many records come before it in its frame."""
+    """(messages,) number of records that come before it in its frame."""
     shared: dict[str, pa.Array]
     """Columns that the messages of a frame share, besides the leading ones: `frames` rows each."""
     unread: Unread
@@ -83,11 +85,13 @@ class StreamMessages(NamedTuple):
 class Records:
     """Reads the records of frames, long ones part by part."""
 
-    def __init__(self, protocol: Protocol, plan: Plan, known: names.Names, compiled: bool, keep_bodies: bool) -> None:
+    def __init__(
+        self, protocol: Protocol, plan: Plan, known: names.Names, compiled: bool, keep_bodies: bool, reached: set[str]
+    ) -> None:
         self.known = known
         self.compiled = compiled
         self.texts = tracking.texts(protocol)
-        self.reader = Reader(compiled, keep_bodies)
+        self.reader = Reader(compiled, keep_bodies, reached)
         self.heads = np.zeros(len(protocol.methods), np.int64)
         """Bytes before the entries, of the layouts that have such; else 0."""
         self.kinds = np.zeros(len(protocol.methods), np.int64)
@@ -96,26 +100,27 @@ class Records:
                 self.heads[index] = plan.ops[plan.starts[index] : plan.starts[index + 1], Op.BYTES].sum()
                 filtered = FILTERED if method.version > 1 else PUBLISHED
                 self.kinds[index] = filtered if method.id == PUBLISH else DELIVERED
+        self.accounts: dict[tuple[int, int], Account] = {}
         self.long: dict[tuple[int, int], Long] = {}
         self.complete: dict[int, Long] = {}
 
     def forget(self, slots: Ints) -> None:
         """Forget connections that ended."""
-        gone = set(slots.tolist())
-        for key in [key for key in self.long if key[0] in gone]:
-            del self.long[key]
+        for key in _directions(slots):
+            self.long.pop(key, None)
+            self.accounts.pop(key, None)
 
     def take_out(self, slots: Ints) -> bytes:
-        """Take out the long frames of connections."""
-        keys = [(slot, side) for slot in slots.tolist() for side in range(2)]
-        return STATE.written([self.long.pop(key, None) for key in keys])
+        """Take out the long frames of connections, and their accounts."""
+        return STATE.written([(self.long.pop(key, None), self.accounts.pop(key, None)) for key in _directions(slots)])
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
-        keys = [(slot, side) for slot in target.slots.tolist() for side in range(2)]
-        for key, long in zip(keys, STATE.read(data, target.captures), strict=True):
+        for key, (long, account) in zip(_directions(target.slots), STATE.read(data, target.captures), strict=True):
             if long:
                 self.long[key] = long
+            if account:
+                self.accounts[key] = account
 
     # -------------------------------------------------------------------------------------------------- long frames
 
@@ -124,6 +129,7 @@ class Records:
 
         Of these, `rows` get the bytes before the entries, put where their fields can be read.
         """
+        self.reader.unpacked.spent = 0
         ends = np.flatnonzero(rows[Frame.PARTED] > 0)
         events = [(int(parts[Part.BEFORE, k]), 0, k) for k in range(parts.shape[1])]
         for before, last, k in sorted(events + [(k, 1, k) for k in ends.tolist()]):
@@ -143,13 +149,13 @@ class Records:
     def _begin(self, layout: int, content: bytes, size: int) -> Long:
         kind, head = int(self.kinds[layout]), int(self.heads[layout])
         if kind != DELIVERED:
-            return Long(kind, content[:head], int.from_bytes(content[1:5], "big"), size - head)
+            return Long(kind, content[:head], int.from_bytes(content[1:5], "big"), size - head, size - head)
         chunk = content[head - sl.CHUNK_HEADER :]
         data, trailer = (int.from_bytes(chunk[at : at + 4], "big") for at in (36, 40))
         if size - head not in (data, data + trailer) and size - head + 4 in (data, data + trailer):
             head -= sl.CHUNK_HEADER - sl.CHUNK_HEADER_2021
         left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
-        return Long(kind, content[:head], left, min(data, size - head))
+        return Long(kind, content[:head], left, min(data, size - head), min(data, size - head))
 
     def _bound(self, long: Long) -> None:
         """Drop what is too much to hold until a frame is complete."""
@@ -218,7 +224,7 @@ class Records:
         )
         ends = np.where(rows[Frame.MISSING][frames] > 0, CUT, WHOLE)
         regions = Regions(at, np.maximum(end, at), limit, kind[frames], ends, left.copy())
-        found = self.reader.read(regions, buffer)
+        found = self.reader.read(regions, self._accounts(rows, frames, at.copy()), buffer)
         wrong += [(int(frames[region]), code, value) for region, code, value in found.wrong]
         for k in np.flatnonzero((ends == WHOLE) & ((regions.left > 0) | (regions.at < regions.end))).tolist():
             rest = int(regions.end[k] - regions.at[k])
@@ -231,6 +237,19 @@ class Records:
             self._check_long(frame, long, rows, fields, wrong)
         self.complete.clear()
         return self._messages(rows, fields, kind, frames, found.records, longs, buffer), faults_of(rows, sorted(wrong))
+
+    def _accounts(self, rows: Ints, frames: Ints, at: Ints) -> Accounts:
+        """Return the accounts of frames of which the entries begin at these places."""
+        own: dict[int, Account] = {}
+
+        def account(region: int) -> tuple[Account, int]:
+            frame = frames[region]
+            if rows[Frame.SIZE, frame] > PART:  # where it does not lie together, it is read before those before it
+                return own.setdefault(region, Account()), -int(at[region])
+            key = int(rows[Frame.SLOT, frame]), int(rows[Frame.SIDE, frame])
+            return self.accounts.setdefault(key, Account()), int(rows[Frame.POS, frame] - rows[Frame.OFFSET, frame])
+
+        return account
 
     def _check_chunks(
         self, rows: Ints, fields: Decoded, frames: Ints, data_length: Ints, wrong: list[tuple[int, int, int]],
@@ -307,6 +326,10 @@ class Records:
         holder = np.searchsorted(holders, frames)
         unread = Unread(self.reader, buffer.data, records, holder, [columns for _, (_, columns) in parts], order)
         return StreamMessages(rows[:, holders], counts, ordinal, shared, unread)
+
+
+def _directions(slots: Ints) -> list[tuple[int, int]]:
+    return [(slot, side) for slot in slots.tolist() for side in range(2)]
 
 
 def faults_of(rows: Ints, wrong: list[tuple[int, int, int]]) -> Ints:

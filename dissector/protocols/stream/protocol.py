@@ -38,12 +38,13 @@ class Stream(FramedStage):
         protocol = context.specification(sl.NAME)
         self.plan = Plan.of_methods(protocol)
         self.has_secret = with_secrets(protocol)
-        self.layouts = sl.layout_table(protocol, self.plan)
+        self.layouts = sl.layout_table(protocol)
         self.variants = sl.variant_table(protocol)
         self.senders = sl.sender_table(protocol)
         self.bodies = Body.make(0)
         self.names = Names([m.full_name for m in protocol.methods], context.accounting)
-        self.records = Records(protocol, self.plan, self.names, self.compiled, context.bodies == "full")
+        bodies = context.bodies == "full"
+        self.records = Records(protocol, self.plan, self.names, self.compiled, bodies, context.reached)
         self.handshakes = StreamHandshakes(protocol, context)
         self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)

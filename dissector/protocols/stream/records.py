@@ -37,6 +37,7 @@ from amqpscope.dissector.protocols.stream.state import (
     WHOLE,
     Entry,
 )
+from amqpscope.dissector.protocols.stream.unpacking import Account, Accounts, Unpacked
 
 ID_BYTES = 8
 ENTRY_BYTES = 12
@@ -76,6 +77,8 @@ class Long:
     """The bytes before the entries."""
     left: int
     """Entries still to come."""
+    size: int
+    """Bytes of all entries."""
     data_left: int
     """Bytes of entries still to come."""
     crc: int = 0
@@ -88,11 +91,12 @@ class Long:
     found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
     wrong: list[tuple[int, int]] = field(default_factory=list)
     given_up: int = 0
-    """Bytes passed over, because a bound was reached or the entries were broken."""
+    """Bytes skipped, because a bound was reached or the entries were broken."""
     limited: bool = False
     """It was a bound."""
     held: int = 0
     """Bytes that are kept until the frame is complete."""
+    account: Account = field(default_factory=Account)
     large: "Large | None" = None
 
 
@@ -117,11 +121,12 @@ class Large:
 class Reader:
     """Reads regions."""
 
-    def __init__(self, compiled: bool, keep_bodies: bool) -> None:
+    def __init__(self, compiled: bool, keep_bodies: bool, reached: set[str]) -> None:
         self.compiled = compiled
         self.keep_bodies = keep_bodies
+        self.unpacked = Unpacked(reached)
 
-    def read(self, regions: Regions, buffer: Buffer) -> Found:
+    def read(self, regions: Regions, accounts: Accounts, buffer: Buffer) -> Found:
         """Read all records; `at` and `left` of the regions move on as far as was read."""
         begins, lefts = regions.at.copy(), regions.left.copy()
         found = self._entries(regions, buffer)
@@ -132,7 +137,7 @@ class Reader:
             parts = [found, self._without_filters(regions, retry, buffer), self._entries(regions, buffer)]
             joined = np.concatenate(parts, axis=1)
             found = np.ascontiguousarray(joined[:, np.argsort(joined[Entry.REGION], kind="stable")])
-        return self._opened(found, len(regions.at), buffer)
+        return self._opened(found, len(regions.at), accounts, buffer)
 
     def _entries(self, regions: Regions, buffer: Buffer) -> Ints:
         least = np.where(regions.kind == DELIVERED, 4, ENTRY_BYTES)
@@ -175,7 +180,7 @@ class Reader:
         )
         return found[:, :n]
 
-    def _opened(self, found: Ints, n: int, buffer: Buffer) -> Found:
+    def _opened(self, found: Ints, n: int, accounts: Accounts, buffer: Buffer) -> Found:
         """Replace sub-batches by their records."""
         lasts = np.flatnonzero(np.diff(found[Entry.REGION], append=-1))
         total = np.zeros(n, np.int64)
@@ -185,7 +190,7 @@ class Reader:
         records = found
         if len(batches):
             readable = np.ones(found.shape[1], np.bool_)
-            at, counts = self._unpacked(found, batches, readable, wrong, buffer)
+            at, counts = self._unpack(found, batches, readable, wrong, accounts, buffer)
             found[Entry.OPEN] = readable
             there = np.where(readable[batches], counts, 1)
             records = np.empty((Entry.WIDTH, found.shape[1] + int(there.sum()) - len(batches)), np.int64)
@@ -194,30 +199,34 @@ class Reader:
         wrong += [(r, ID_TOO_LARGE, 0) for r in np.unique(large).tolist()]
         return Found(records, wrong, total)
 
-    def _unpacked(
-        self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], buffer: Buffer
-    ) -> tuple[Ints, Ints]:
+    def _unpack(
+        self, found: Ints, batches: Ints, readable: Array, wrong: list[tuple[int, int, int]], accounts: Accounts,
+        buffer: Buffer,
+    ) -> tuple[Ints, Ints]:  # fmt: skip
         at, size = found[Entry.OFFSET][batches].copy(), found[Entry.LENGTH][batches].copy()
         kinds, announced = found[Entry.CODING][batches], found[Entry.SIZE][batches]
         readable[batches] = found[Entry.MISSING][batches] == 0
         packed = readable[batches] & (kinds != coding.NONE)
         parts: list[bytes] = []
         total = 0
-        records = np.cumsum(np.where(packed, found[Entry.COUNT][batches], 0))
-        for k in np.flatnonzero(packed & (records > limits.RECORDS)).tolist():
-            readable[batches[k]] = False
-            wrong.append((int(found[Entry.REGION, batches[k]]), LIMIT, int(size[k])))
         held = buffer.data.data
-        some = np.flatnonzero(packed & (records <= limits.RECORDS))
-        for k, begin, length, kind, wanted in zip(
-            *(column.tolist() for column in (some, at[some], size[some], kinds[some], announced[some])), strict=True
+        some = np.flatnonzero(packed)
+        region, rows = found[Entry.REGION][batches], found[Entry.COUNT][batches] * limits.RECORD
+        for k, begin, length, kind, wanted, of, cost in zip(
+            *(each[some].tolist() for each in (np.arange(len(at)), at, size, kinds, announced, region, rows)),
+            strict=True,
         ):
-            fits = total + max(wanted, 0) <= limits.UNPACKED
+            account, origin = accounts(of)
+            most = cost + max(wanted, 0)
+            fits = account.fits(origin + begin, most) and self.unpacked.fits(most)
             data = coding.unpack(held[begin : begin + length], kind, wanted) if fits else None
+            if fits:
+                spent = cost + (max(wanted, 0) if data is None else len(data))
+                account.spent += spent
+                self.unpacked.spent += spent
             if data is None:
                 readable[batches[k]] = False
-                fault = (UNREADABLE, kind) if fits else (LIMIT, length)
-                wrong.append((int(found[Entry.REGION, batches[k]]), *fault))
+                wrong.append((of, *((UNREADABLE, kind) if fits else (LIMIT, length))))
                 continue
             at[k], size[k] = total, len(data)
             total += len(data)
@@ -308,7 +317,8 @@ class Reader:
         regions = Regions(
             one * at, one * end, one * (end + long.data_left), one * long.kind, one * MORE, one * long.left
         )
-        found = self.read(regions, buffer)
+        origin = long.size - long.data_left - end
+        found = self.read(regions, lambda _: (long.account, origin), buffer)
         long.left = int(regions.left[0])
         made, faults = self.columns(found.records, buffer.data)
         if found.records.shape[1]:

@@ -33,7 +33,7 @@ def full_of_frames(rnd: random.Random, largest: int, segment: int, count: int = 
             (SERVER, b"".join(deliver(n, body, largest=largest))),
             (CLIENT, method(commands.Basic.Ack(delivery_tag=n))),
         ):
-            tape.say(side, data, range(segment, len(data), segment))
+            tape.send(side, data, range(segment, len(data), segment))
     return numbered(tape.end().packets)
 
 

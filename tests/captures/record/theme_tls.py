@@ -155,22 +155,22 @@ def _update_keys(stage: Stage, client: str, authority: Authority, keylog: Path) 
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as tool:
         assert tool.stdin and tool.stdout
 
-        def say(data: bytes, seconds: float = 0.4) -> None:
+        def send(data: bytes, seconds: float = 0.4) -> None:
             assert tool.stdin
             tool.stdin.write(data)
             tool.stdin.flush()
             time.sleep(seconds)
 
-        say(PROTOCOL_HEADER, 1)
-        say(wire.method(0, commands.Connection.StartOk({"product": "openssl"}, "PLAIN", "\0guest\0guest", "en_US")))
+        send(PROTOCOL_HEADER, 1)
+        send(wire.method(0, commands.Connection.StartOk({"product": "openssl"}, "PLAIN", "\0guest\0guest", "en_US")))
         tune = wire.method(0, commands.Connection.TuneOk(2047, 131072, 0))
-        say(tune + wire.method(0, commands.Connection.Open("/")))
-        say(wire.method(1, commands.Channel.Open()) + wire.method(1, commands.Confirm.Select()))
+        send(tune + wire.method(0, commands.Connection.Open("/")))
+        send(wire.method(1, commands.Channel.Open()) + wire.method(1, commands.Confirm.Select()))
         for number in range(3):
             publish = commands.Basic.Publish(exchange="", routing_key="nowhere")
-            say(b"".join(wire.content(1, publish, f"message {number}".encode(), {}, 4096)))
-            say(b"K\n")
-        say(wire.method(0, commands.Connection.Close(200, "bye", 0, 0)))
+            send(b"".join(wire.content(1, publish, f"message {number}".encode(), {}, 4096)))
+            send(b"K\n")
+        send(wire.method(0, commands.Connection.Close(200, "bye", 0, 0)))
         tool.stdin.close()
         tool.wait(10)
     with keylog.open("ab") as log:

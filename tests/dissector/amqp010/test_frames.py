@@ -39,12 +39,12 @@ def anomalies(tables: dict[str, pa.Table]) -> list[tuple[str, str]]:
 
 
 def test_the_row_that_completes_an_operation_says_what_it_is() -> None:
-    said = w.transfer(b"b" * 100, largest=60, destination="somewhere far away, beyond the first frame")
-    found = frames(dissect_packets(play((CLIENT, b"".join(said)))), 12)
+    sent = w.transfer(b"b" * 100, largest=60, destination="somewhere far away, beyond the first frame")
+    found = frames(dissect_packets(play((CLIENT, b"".join(sent)))), 12)
     kinds = ["command"] * 2 + ["header"] + ["body"] * 3
     assert [row["segment_type"] for row in found] == kinds
     assert [row["method"] for row in found] == [None] * 5 + ["message.transfer"]
-    assert [row["size"] for row in found] == [len(each) for each in said]
+    assert [row["size"] for row in found] == [len(each) for each in sent]
     assert {(row["track"], row["session"], row["channel"]) for row in found} == {(1, "s", 1)}
     assert found[-1]["destination"] == "somewhere far away, beyond the first frame"
     assert [row["command_id"] for row in found] == [None] * 5 + [0]
@@ -57,7 +57,7 @@ CUTS = st.lists(st.integers(1, 4_000), max_size=20)
 @given(largest=SIZES, cuts=CUTS, batch=st.integers(200, 5_000))
 @settings(max_examples=60)
 def test_segments_and_packets_cut_anywhere_change_nothing(largest: int, cuts: list[int], batch: int) -> None:
-    said = [
+    sent = [
         *w.operation("queue.declare", largest=largest, queue="q" * 40, exclusive=True, sync=True),
         *w.transfer(bytes(range(256)), largest=largest),
         *w.operation("session.flush", largest=largest, completed=True),
@@ -65,7 +65,7 @@ def test_segments_and_packets_cut_anywhere_change_nothing(largest: int, cuts: li
         *w.operation("message.accept", largest=largest, transfers=[(0, 4), (7, 9)]),
     ]
     tape = Tape().play(BEGIN)
-    tape.say(CLIENT, b"".join(said), cuts)
+    tape.send(CLIENT, b"".join(sent), cuts)
     tables = dissect_packets(tape.end().packets, batch_bytes=batch, check=True)
     assert operations(tables) == [
         (1, "queue.declare", 0), (1, "message.transfer", 1), (1, "session.flush", None), (1, "message.transfer", 2),
@@ -97,10 +97,10 @@ def test_channels_tracks_and_directions_are_put_together_apart() -> None:
 @BOTH
 @pytest.mark.parametrize("batch", [300, 1 << 20])
 def test_batches_and_compiling_change_no_row(compiled: bool, batch: int) -> None:
-    said = b"".join(
+    sent = b"".join(
         w.transfer(b"x" * n, largest=60)[0] + b"".join(w.transfer(b"x" * n, 2, largest=70)) for n in (9, 99)
     )
-    packets = play((CLIENT, said), (SERVER, said))
+    packets = play((CLIENT, sent), (SERVER, sent))
     tables, expected = (dissect_packets(packets, compiled=how, batch_bytes=size) for how, size in
                         ((compiled, batch), (False, 1 << 20)))  # fmt: skip
     for name in ("amqp010_frames", "messages", "anomalies"):
@@ -111,11 +111,11 @@ def test_batches_and_compiling_change_no_row(compiled: bool, batch: int) -> None
 @pytest.mark.parametrize("size", [90, 60_000])
 def test_it_is_recognised_in_the_middle(port: int, size: int) -> None:
     """Also where frames are longer than segments; but for the first of these, which is passed over, all is there."""
-    said = b"".join(w.transfer(b"x" * size, largest=4096) + w.operation("message.flow", destination="x", value=9))
+    sent = b"".join(w.transfer(b"x" * size, largest=4096) + w.operation("message.flow", destination="x", value=9))
     tape = Tape(syn=False, server_port=port)
     for _ in range(4):
-        tape.say(CLIENT, said, range(1448, len(said), 1448))
-        tape.say(SERVER, b"".join(w.operation("session.completed", commands=[(0, 3)])))
+        tape.send(CLIENT, sent, range(1448, len(sent), 1448))
+        tape.send(SERVER, b"".join(w.operation("session.completed", commands=[(0, 3)])))
     tables = dissect_packets(tape.packets)
     (connection,) = rows(tables["connections"])
     assert (connection["protocol"], connection["server_port"]) == ("amqp-0-10", port)
@@ -124,7 +124,7 @@ def test_it_is_recognised_in_the_middle(port: int, size: int) -> None:
 
 def test_a_port_says_what_it_is() -> None:
     tape = Tape(syn=False, server_port=25999)
-    tape.say(SERVER, b"".join(w.operation("connection.heartbeat", 0)) * 2)
+    tape.send(SERVER, b"".join(w.operation("connection.heartbeat", 0)) * 2)
     tables = dissect_packets(tape.packets, options=Options({25999: "amqp-0-10"}))
     assert rows(tables["connections"])[0]["protocol"] == "amqp-0-10"
 
@@ -180,6 +180,12 @@ def test_a_session_that_is_busy_leaves_its_channel_free() -> None:
     tables = dissect_packets(play((CLIENT, attach), (SERVER, busy), (CLIENT, again + SYNC)))
     assert [row["session"] for row in frames(tables, 12)] == ["s", "s", None, "s"]
     assert "channel 2: session-busy" in rows(tables["connections"])[0]["handshake_notes"]
+
+
+def test_an_attach_after_a_detach_is_of_another_session() -> None:
+    """Also where the broker's session.detached is not in the capture."""
+    leave, attach = detaching(b"s")[0], w.attaching(b"t")[0]
+    assert ids((CLIENT, SYNC), leave, attach, (CLIENT, SYNC)) == [("s", 0), ("t", 0)]
 
 
 def test_sessions_that_are_detached_are_forgotten() -> None:
@@ -257,9 +263,9 @@ def test_a_publish_and_a_delivery() -> None:
         ("message.message-properties", {"content_type": "text/plain", "application_headers": [("a", "int32", 1)]}),
         ("message.delivery-properties", {"exchange": "e", "routing_key": "k", "priority": 7, "redelivered": True}),
     )
-    said = b"".join(w.operation("message.transfer", 1, heads, b"hello", destination="e"))
+    sent = b"".join(w.operation("message.transfer", 1, heads, b"hello", destination="e"))
     back = b"".join(w.operation("message.transfer", 1, heads, b"hello", destination="c", accept_mode=1))
-    publish, delivery = rows(dissect_packets(play((CLIENT, said), (SERVER, back)), check=True)["messages"])
+    publish, delivery = rows(dissect_packets(play((CLIENT, sent), (SERVER, back)), check=True)["messages"])
     both = {"content_type": "text/plain", "headers": '{"a":1}', "routing_key": "k", "priority": 7, "exchange": "e",
             "protocol": "amqp-0-10", "session": "s", "channel": 1, "channel_epoch": 1, "body_size": 5,
             "is_partial": False, "unfinished": False}  # fmt: skip
@@ -270,8 +276,8 @@ def test_a_publish_and_a_delivery() -> None:
 
 
 def test_of_a_content_that_is_interrupted_there_is_a_partial_message() -> None:
-    said = w.transfer(b"x" * 100, largest=80)
-    tables = dissect_packets(play((CLIENT, b"".join(said[:-1]) + SYNC)))
+    sent = w.transfer(b"x" * 100, largest=80)
+    tables = dissect_packets(play((CLIENT, b"".join(sent[:-1]) + SYNC)))
     (message,) = rows(tables["messages"])
     assert (message["is_partial"], message["unfinished"], message["body_size"]) == (True, True, None)
     assert message["routing_key"] == "k"
@@ -288,8 +294,8 @@ def test_of_a_content_that_is_interrupted_by_another_session(batch: int) -> None
 
 
 def test_a_connection_that_ends_inside_a_body() -> None:
-    said = w.transfer(b"x" * 100, largest=80)
-    tables = dissect_packets(play((CLIENT, b"".join(said[:-1]))))
+    sent = w.transfer(b"x" * 100, largest=80)
+    tables = dissect_packets(play((CLIENT, b"".join(sent[:-1]))))
     assert [row["unfinished"] for row in rows(tables["messages"])] == [True]
     assert [code for code, _ in anomalies(tables)] == ["content-abandoned"]
 
@@ -347,6 +353,19 @@ def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.Monk
     assert frames(found)[-1]["method"] == "execution.sync"
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "found"), [("ANONYMOUS", True), ("PLAIN", True), ("CRAM-MD5", True), ("GSSAPI", False)]
+)
+def test_a_damaged_open_is_no_sasl_layer_if_the_mechanism_has_none(mechanism: str, found: bool) -> None:
+    """A length that is too small by two leaves two zeros before the next frame, like the length of a sealed block."""
+    turns = w.opening(mechanism)
+    side, data = turns[6]
+    turns[6] = side, data[:3] + bytes([data[3] - 2]) + data[4:-2] + bytes(2)
+    tables = dissect_packets(Tape().play([*turns, *w.attaching(), *[(CLIENT, SYNC)] * 3]).end().packets)
+    assert [row["method"] for row in frames(tables)].count("execution.sync") == (3 if found else 0)
+    assert ("sasl-encrypted" in {code for code, _ in anomalies(tables)}) != found
+
+
 def test_what_a_sasl_layer_encrypts_is_not_decoded() -> None:
     layer = b"".join(n.to_bytes(4, "big") + HEARTBEAT * (n // 16) for n in (48, 320))
     tape = Tape().play([*w.opening("DIGEST-MD5"), (CLIENT, layer), (SERVER, layer)])
@@ -362,10 +381,10 @@ def test_a_header_is_the_brokers_by_its_port_or_by_a_frame_after_it(port: int, i
     """Where the capture begins with it; the client's was sent before."""
     tape = Tape(port=30_000, server_port=port)
     (_, client), (_, server), (_, start), *turns = w.opening()
-    tape.say(CLIENT, client)
+    tape.send(CLIENT, client)
     begin = len(tape.packets)
     for data in [server + start] if is_together else [server, start]:
-        tape.say(SERVER, data)
+        tape.send(SERVER, data)
     found = frames(dissect_packets(tape.play(turns).end().packets[begin:]))
     names = ["start", "start-ok", "tune", "tune-ok", "open", "open-ok"]
     assert [row["method"] for row in found] == [None] + [f"connection.{name}" for name in names]
@@ -382,11 +401,11 @@ def in_segments(length: int | None, lost: list[int]) -> tuple[list[Row], list[Ro
     Its body is made of frames; `length` is what it says of its size. Two commands follow.
     """
     stated = {} if length is None else {"content_length": length}
-    said = b"".join(w.operation("message.transfer", 1, w.header(("message.message-properties", stated)), NESTED, 500))
+    sent = b"".join(w.operation("message.transfer", 1, w.header(("message.message-properties", stated)), NESTED, 500))
     tape = Tape().play(BEGIN)
     begin = len(tape.packets)
-    tape.say(CLIENT, said, range(300, len(said), 300))
-    tape.say(CLIENT, SYNC + b"".join(w.transfer(b"after")))
+    tape.send(CLIENT, sent, range(300, len(sent), 300))
+    tape.send(CLIENT, SYNC + b"".join(w.transfer(b"after")))
     found = dissect_packets([p for n, p in enumerate(tape.end().packets) if n - begin not in lost])
     return [row for row in frames(found) if row["method"]][-2:], rows(found["messages"])
 

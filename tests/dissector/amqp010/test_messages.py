@@ -21,7 +21,7 @@ ARGUMENTS = {"exchange", "routing_key", "redelivered"}
 CONTENTS = st.tuples(st.none() | SEGMENTS, st.none() | st.binary(max_size=300))
 
 
-def said(operation: Any, content: Any, channel: int, largest: int) -> tuple[int, bytes, Row]:
+def sent(operation: Any, content: Any, channel: int, largest: int) -> tuple[int, bytes, Row]:
     """Who says an operation, the bytes of its frames, and the columns of the row that completes it."""
     method, values, sync = operation
     structs, body = content if method.content else (None, None)
@@ -45,8 +45,8 @@ def test_operations_and_messages_round_trip(operations: list[Any], largest: int,
     wanted, messages = [], []
     for operation, content, channel in operations:
         method = operation[0]
-        side, data, columns = said(operation, content, channel, largest)
-        tape.say(side, data, cuts)
+        side, data, columns = sent(operation, content, channel, largest)
+        tape.send(side, data, cuts)
         wanted.append((method, columns))
         if method.content:
             messages.append((method, side, *content))
@@ -76,7 +76,7 @@ def message(**given: Any) -> Row:
         struct = next(s for s in w.PROTOCOL.structs if s.name in HEADS and name in {f.name for f in s.fields})
         held[struct.name][name] = value
     tape = Tape().play([*w.opening(), *w.attaching()])
-    tape.say(CLIENT, b"".join(w.operation("message.transfer", 1, w.header(*held.items()), b"x", destination="e")))
+    tape.send(CLIENT, b"".join(w.operation("message.transfer", 1, w.header(*held.items()), b"x", destination="e")))
     [row] = rows(dissect_packets(tape.end().packets)["messages"])
     return row
 

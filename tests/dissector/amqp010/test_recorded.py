@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from amqpscope import handshakes
 from amqpscope.dissector.cli.program import main
 from tests.dissector.amqp010.wire import PROTOCOL
 from tests.dissector.runs import FOLDER, Row, dissect, rows
@@ -116,6 +117,12 @@ def test_peers_that_do_all_that_the_protocol_has() -> None:
     assert (declared["command_id"], declared["session"], declared["size"]) == (0, "split", 31)
     outcomes = [row["handshake_outcome"] for row in rows(tables("python_peers")["connections"])]
     assert Counter(outcomes)["redirected"] == 1
+
+
+def test_a_malformed_frame_does_not_hide_how_the_connection_ended() -> None:
+    """Qpid's broker ends TCP without a word after each, but after one that it can answer."""
+    found = Counter(row["ending"] for row in handshakes(str(CAPTURES["framing_errors"])))
+    assert found == {"server-gone": 9, "frame-error": 1, None: 1}
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def transfer(body: bytes | None = b"x", channel: int = 1, largest: int = LARGEST
 
 def opening(mechanism: str = "ANONYMOUS") -> list[Turn]:
     """A connection up to connection.open-ok."""
-    said = {
+    arguments = {
         "connection.start": {"mechanisms": ("str16", ["ANONYMOUS", "PLAIN", "DIGEST-MD5"])},
         "connection.start-ok": {"mechanism": mechanism, "response": b"\0me\0secret"},
         "connection.tune": {"channel_max": 65534, "max_frame_size": LARGEST, "heartbeat_max": 120},
@@ -180,8 +180,8 @@ def opening(mechanism: str = "ANONYMOUS") -> list[Turn]:
         "connection.open": {"virtual_host": "v"},
         "connection.open-ok": {},
     }
-    sides = {name: CLIENT if METHODS[name].from_client else SERVER for name in said}
-    turns = [(sides[name], b"".join(operation(name, 0, **given))) for name, given in said.items()]
+    sides = {name: CLIENT if METHODS[name].from_client else SERVER for name in arguments}
+    turns = [(sides[name], b"".join(operation(name, 0, **given))) for name, given in arguments.items()]
     return [(CLIENT, HEADER), (SERVER, HEADER), *turns]
 
 

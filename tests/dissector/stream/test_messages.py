@@ -6,6 +6,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,13 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
 from tests.dissector.amqp10 import wire as amqp
-from tests.dissector.builders import Packet
-from tests.dissector.runs import BOTH
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.moves import Relay
+from tests.dissector.runs import BOTH, rows, tables
 from tests.dissector.stream import wire as w
 from tests.dissector.stream.runs import Row, Wire, dissect, talk
 
@@ -493,7 +497,7 @@ def test_many_members_are_not_opened() -> None:
 
 
 def test_bytes_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNPACKED", 3 * len(PLAIN) // 2)
+    monkeypatch.setattr(limits, "UNPACKED_PER_STREAM", 3 * len(PLAIN) // 2)
     entry = w.sub_batch(gzip.compress(PLAIN, mtime=0), len(INNER), 1, len(PLAIN))
     found = read((True, w.publish(3, [(k, entry) for k in range(2)])))
     assert [row["code"] for row in found["anomalies"]] == ["limit-reached"]
@@ -502,7 +506,7 @@ def test_bytes_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few bytes may unpack to 65,535 records each."""
-    monkeypatch.setattr(limits, "RECORDS", 10)
+    monkeypatch.setattr(limits, "UNPACKED_PER_STREAM", 10 * limits.RECORD)
     plain = w.messages([b""] * 8)
     entry = w.sub_batch(gzip.compress(plain, mtime=0), 8, 1, len(plain))
     found = read((True, w.publish(3, [(k, entry) for k in range(3)])))
@@ -513,3 +517,40 @@ def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     found = read((True, w.publish(3, [(1, lying)])))
     assert [row["code"] for row in found["anomalies"]] == ["record-count-wrong"]
     assert len(found["messages"]) == 3
+
+
+@given(most=st.integers(40, 1_400), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_opened_depends_on_the_stream_alone(most: int, batch_bytes: int, tmp_path: Path) -> None:
+    """Not on segments, batches, other connections, or the dissectors that the state passes through."""
+    entry = w.sub_batch(CODINGS[1], 4, 1, len(PLAIN))
+    counts = (5, 1, 60, 2, 70, 1, 9, 1, 1, 30)
+    frames = [*w.hello(), DECLARE, *((True, w.publish(3, [(k, entry) for k in range(n)])) for n in counts)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "STRETCH", 1_500)
+        patch.setattr(limits, "UNPACKED_PER_STREAM", 5 * (len(PLAIN) + 4 * limits.RECORD))
+        for module in ("frames", "messages"):
+            patch.setattr(f"amqpscope.dissector.protocols.stream.{module}.PART", 2_000)
+        alone, both = ([Wire(port=port) for port in (5551, 5552)] for _ in range(2))
+        for side, data in frames:
+            for wire in alone:
+                wire.send(side, data, 1 << 15)
+            for wire in both:
+                wire.send(side, data, most)
+        path = tmp_path / "memory.pcap"
+        path.write_bytes(
+            pcap([packet for pair in zip(*(wire.packets for wire in both), strict=True) for packet in pair])
+        )
+        reading = Relay(find([str(path)]), Options(), compiled=False, batch_bytes=batch_bytes)
+        found = {name: rows(table) for name, table in tables(reading).items()}
+        for wire in alone:
+            expected = dissect(wire.packets)
+            (connection,) = expected["connections"]
+            mine = {
+                name: [row for row in of if row.get("connection_id") == connection["connection_id"]]
+                for name, of in found.items()
+            }
+            assert reported(mine) == reported(expected)
+            assert {row["code"] for row in expected["anomalies"]} == {"limit-reached"}
+            opened = [row["body_size"] is not None for row in expected["messages"]]
+            assert any(opened) and not all(opened)

@@ -60,7 +60,7 @@ def test_on_any_port_by_content(port: int) -> None:
 def test_the_server_may_want_another_hello() -> None:
     tunnel = Tunnel("1.3", "", curve="secp521r1")  # of which clients send no key of their own accord
     tape = Tape(server_port=5671).play(list(tunnel.opening))
-    tape.play([(side, tunnel.say(side, raw)) for side, raw in SESSION])
+    tape.play([(side, tunnel.send(side, raw)) for side, raw in SESSION])
     found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))
     assert inside(found) == in_clear()
     assert "tls.retry" in rows(found["connections"])[0]["handshake_steps"]
@@ -155,11 +155,11 @@ def test_a_resumed_session_is_opened_by_the_secret_of_an_earlier_one(kind: tuple
     tunnel = Tunnel(*kind, earlier=earlier)
     tape = Tape(server_port=5671)
     for side, raw in tunnel.opening[:]:
-        tape.say(side, raw, [len(raw) - 9] if side == SERVER else [])
+        tape.send(side, raw, [len(raw) - 9] if side == SERVER else [])
     if lost:
         del tape.packets[5]
     for side, raw in SESSION:
-        tape.say(side, tunnel.say(side, raw))
+        tape.send(side, tunnel.send(side, raw))
     keylog = Tunnel(*kind).keylog + earlier.keylog[:opening] + Tunnel(*kind).keylog
     found = dissect_packets(tape.end().packets, options=Options(keylog=written(keylog)), check=True)
     assert rows(found["connections"])[0]["tls_resumed"]
@@ -178,7 +178,7 @@ def test_segmentation_and_batches_do_not_change_rows(
     opening, turns, keylog = sealed(*kind, SESSION)
     tape = Tape(server_port=5671)
     for side, raw in opening + turns:
-        tape.say(side, raw, data.draw(st.lists(st.integers(1, len(raw)), max_size=4)))
+        tape.send(side, raw, data.draw(st.lists(st.integers(1, len(raw)), max_size=4)))
     options = Options(keylog=written(keylog))
     assert inside(dissect_packets(tape.end().packets, batch_bytes=batch_bytes, options=options)) == in_clear()
 
@@ -188,7 +188,7 @@ def test_bytes_one_by_one(version: str) -> None:
     opening, turns, keylog = sealed(*next(kind for kind in KINDS if kind[0] == version), SESSION[:9])
     tape = Tape(server_port=5671)
     for side, raw in opening + turns:
-        tape.say(side, raw, range(len(raw)))
+        tape.send(side, raw, range(len(raw)))
     whole = Tape(server_port=5671).play(opening).play(turns)
     options = Options(keylog=written(keylog))
     found, expected = (inside(dissect_packets(t.packets, options=options)) for t in (tape, whole))
@@ -199,7 +199,7 @@ def test_packet_and_time_are_those_of_the_records_last_byte() -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION)
     tape = Tape(server_port=5671).play(opening)
     before = len(tape.packets)
-    tape.say(*turns[0], [3, 10])  # the header in three packets
+    tape.send(*turns[0], [3, 10])  # the header in three packets
     frames = rows(dissect_packets(tape.packets, options=Options(keylog=written(keylog)))["amqp091_frames"])
     assert [(row["first_packet"], row["packet"]) for row in frames] == [(before + 1, before + 3)]
     assert frames[0]["ts_ns"] == tape.packets[before + 2].ts_ns
@@ -237,12 +237,12 @@ def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: 
     for number, ((side, raw), (_, sealed_bytes)) in enumerate(zip(LONG, turns, strict=True)):
         for at, record in enumerate(records(sealed_bytes)):
             begin = len(tape.packets)
-            tape.say(side, record, data.draw(st.lists(st.integers(1, len(record)), max_size=3)) if number > 20 else [])
+            tape.send(side, record, data.draw(st.lists(st.integers(1, len(record)), max_size=3)) if number > 20 else [])
             # of the first ones the handshake is made, and of the last ones nothing would show that they are missing
             if 20 < number < len(LONG) - 2 and data.draw(st.integers(0, 2)) == 0:
                 lost.add(data.draw(st.integers(begin, len(tape.packets) - 1)))
                 gone.add(len(plain.packets))
-            plain.say(side, raw[at * RECORD : (at + 1) * RECORD])
+            plain.send(side, raw[at * RECORD : (at + 1) * RECORD])
     kept = [p for i, p in enumerate(tape.end().packets) if i not in lost]
     expected = [p for i, p in enumerate(plain.end().packets) if i not in gone]
     found = dissect_packets(kept, options=Options(keylog=written(keylog)), check=True), dissect_packets(expected)
@@ -276,10 +276,10 @@ def test_the_ends_of_the_handshake_may_be_lost(kind: tuple[str, str], whole: boo
         tape, lost = Tape(server_port=5671), 0
         last = max(n for n, turn in enumerate(tunnel.opening) if turn[0] == side)
         for number, (by, raw) in enumerate(tunnel.opening[:]):
-            tape.say(by, raw, [len(raw) - 9] if number == last and not whole else [])
+            tape.send(by, raw, [len(raw) - 9] if number == last and not whole else [])
             lost = len(tape.packets) - 1 if number == last else lost
         for by, raw in SESSION:
-            tape.say(by, tunnel.say(by, raw))
+            tape.send(by, tunnel.send(by, raw))
         del tape.packets[lost]
         found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)), check=True)
         methods = [sorted(row["method"] or "" for row in each["frames"]) for each in (inside(found), in_clear())]
@@ -292,12 +292,12 @@ def test_record_numbers_are_found_again_after_many_lost_records(count: int) -> N
         tunnel = Tunnel(*kind)
         tape = Tape(server_port=5671).play(tunnel.opening)
         for turn in SESSION:
-            tape.say(turn[0], tunnel.say(*turn))
+            tape.send(turn[0], tunnel.send(*turn))
         begin = len(tape.packets)
         for number in range(count):
-            tape.say(CLIENT, tunnel.say(CLIENT, b"".join(publish(b"%d" % number))))
+            tape.send(CLIENT, tunnel.send(CLIENT, b"".join(publish(b"%d" % number))))
         end = len(tape.packets)
-        tape.say(CLIENT, tunnel.say(CLIENT, b"".join(publish(b"behind", message_id="behind"))))
+        tape.send(CLIENT, tunnel.send(CLIENT, b"".join(publish(b"behind", message_id="behind"))))
         kept = tape.packets[:begin] + tape.packets[end:]
         found = dissect_packets(kept, options=Options(keylog=written(tunnel.keylog)))
         assert "behind" in [row["message_id"] for row in rows(found["messages"])], kind

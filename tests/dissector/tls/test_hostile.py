@@ -45,13 +45,13 @@ def message(kind: int, body: bytes) -> bytes:
 # --------------------------------------------------------------------------------------------------------- the walk
 
 
-def walked(data: bytes, places: list[int], holes: set[int] = frozenset()) -> list[object]:  # type: ignore[assignment]
+def walked(data: bytes, places: list[int], gaps: set[int] = frozenset()) -> list[object]:  # type: ignore[assignment]
     walk = Walk(True, lambda o, length, gap: is_followed(o, length))
     found: list[object] = []
     edges = sorted({0, len(data), *(p for p in places if p < len(data))})
     for number, (begin, end) in enumerate(pairwise(edges)):
-        piece = None if number in holes else data[begin:end]
-        found += walk.feed(piece, end - begin, (begin, 0, 0), (begin, 0, 0))
+        chunk = None if number in gaps else data[begin:end]
+        found += walk.feed(chunk, end - begin, (begin, 0, 0), (begin, 0, 0))
         assert len(walk.buffered) <= 2 * (HEAD + LONGEST) + end - begin and len(walk.marks) <= len(walk.buffered) + 1
     return found
 
@@ -67,9 +67,9 @@ def test_records_are_the_same_in_any_chunks(parts: list[tuple[int, bytes]], plac
 
 
 @given(st.binary(max_size=600), st.lists(st.integers(0, 600), max_size=8), st.sets(st.integers(0, 8)))
-def test_any_bytes_can_be_walked(data: bytes, places: list[int], holes: set[int]) -> None:
-    walked(data, places, holes)
-    walked(b"\x17\x03\x03" + data, places, holes)
+def test_any_bytes_can_be_walked(data: bytes, places: list[int], gaps: set[int]) -> None:
+    walked(data, places, gaps)
+    walked(b"\x17\x03\x03" + data, places, gaps)
     assert boundary(data, 1) <= len(data) and boundary(data * 3, 3) <= 3 * len(data)
 
 
@@ -178,7 +178,7 @@ def test_garbage_in_tls_has_no_rows(client: bytes, server: bytes, batch_bytes: i
         tape = Tape(server_port=5671).play(begin)
         for side, data in ((CLIENT, client), (SERVER, server)):
             if data:
-                tape.say(side, data, [len(data) // 2])
+                tape.send(side, data, [len(data) // 2])
         found = exact(dissect_packets(tape.packets, options=options, check=True))
         assert len(found["amqp091_frames"]) <= 3
         assert exact(dissect_packets(tape.packets, options=options, batch_bytes=batch_bytes)) == found

@@ -46,11 +46,11 @@ def windows(reach: int | None) -> Iterator[None]:
 def long(kind: tuple[str, str]) -> tuple[list[Turn], bytes]:
     """A session with many records, large and small, and goodbyes; the key log."""
     tunnel = Tunnel(*kind)
-    opening, said = list(tunnel.opening), list(session())
+    opening, sent = list(tunnel.opening), list(session())
     for number in range(24):
-        said.append((CLIENT, b"".join(publish(b"%d" % number * (10, 200, 4000)[number % 3], largest=300))))
-        said += [(SERVER, said[9][1])] * (number % 4 == 0)
-    turns = opening + [(side, tunnel.say(side, raw)) for side, raw in said]
+        sent.append((CLIENT, b"".join(publish(b"%d" % number * (10, 200, 4000)[number % 3], largest=300))))
+        sent += [(SERVER, sent[9][1])] * (number % 4 == 0)
+    turns = opening + [(side, tunnel.send(side, raw)) for side, raw in sent]
     return [*turns, (CLIENT, tunnel.close(CLIENT)), (SERVER, tunnel.close(SERVER))], tunnel.keylog
 
 
@@ -63,7 +63,7 @@ def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
     segment = draw(st.sampled_from([200, 1448, 60_000]))
     tape = Tape(server_port=5671)
     for side, raw in turns:
-        tape.say(side, raw, range(draw(st.integers(1, segment)), len(raw), segment))
+        tape.send(side, raw, range(draw(st.integers(1, segment)), len(raw), segment))
     packets = tape.end().packets
     for at in draw(st.lists(st.integers(0, len(packets) - 1), max_size=4)):
         packet, other = packets[at], min(at + 3, len(packets) - 1)
@@ -129,7 +129,7 @@ def test_runs_are_what_sessions_mostly_are_read_by(monkeypatch: pytest.MonkeyPat
     """Else nothing here would be a test."""
     alone: list[int] = []
     feed = Session.feed
-    monkeypatch.setattr(Session, "feed", lambda self, *piece: alone.append(1) or feed(self, *piece))
+    monkeypatch.setattr(Session, "feed", lambda self, *chunk: alone.append(1) or feed(self, *chunk))
     for kind in KINDS:
         turns, keylog = long(kind)
         for options in (Options(keylog=written(keylog)), Options()):
@@ -183,13 +183,13 @@ def test_records_may_be_padded_and_empty(reach: int | None) -> None:
     words = [line.split() for line in tunnel.keylog.splitlines()]
     (secret,) = (bytes.fromhex(word[2].decode()) for word in words if word[0] == b"CLIENT_TRAFFIC_SECRET_0")
     assert len(secret) == 48
-    said = session()
-    sealed = padded(secret, [(raw, 37 * n % 500) for n, (side, raw) in enumerate(said) if side == CLIENT])
+    sent = session()
+    sealed = padded(secret, [(raw, 37 * n % 500) for n, (side, raw) in enumerate(sent) if side == CLIENT])
     nothing = next(padded(secret, [(b"", 99)]))  # numbered as the first: it does not open, and costs nothing
     tape = Tape(server_port=5671).play(tunnel.opening)
-    for side, raw in said:
-        tape.say(side, next(sealed) if side == CLIENT else tunnel.say(side, raw))
-    tape.say(CLIENT, nothing)
+    for side, raw in sent:
+        tape.send(side, next(sealed) if side == CLIENT else tunnel.send(side, raw))
+    tape.send(CLIENT, nothing)
     with windows(reach):
         found = dissect_packets(tape.end().packets, options=Options(keylog=written(tunnel.keylog)))
     assert inside(found)["frames"] == in_clear()["frames"]

@@ -46,7 +46,7 @@ def certificate() -> tuple[Path, bytes]:
 
 
 class Tunnel:
-    """Two ends with their handshake done; `opening` is what they said for it, `keylog` their secrets.
+    """Two ends with their handshake done; `opening` is what they sent for it, `keylog` their secrets.
 
     With `earlier` the session of that tunnel is resumed.
     """
@@ -90,13 +90,13 @@ class Tunnel:
         self.keylog = path.read_bytes()
 
     def _pass(self, side: int) -> bytes:
-        said = self.out[side][1].read()
-        if said:
-            self.out[1 - side][0].write(said)
-            self.opening.append((side, said))
-        return said
+        sent = self.out[side][1].read()
+        if sent:
+            self.out[1 - side][0].write(sent)
+            self.opening.append((side, sent))
+        return sent
 
-    def say(self, side: int, data: bytes) -> bytes:
+    def send(self, side: int, data: bytes) -> bytes:
         """The records of these bytes."""
         self.ends[side].write(data)
         return self._pass(side)
@@ -113,7 +113,7 @@ def sealed(version: str, suites: str, turns: tuple[Turn, ...]) -> tuple[list[Tur
     """The handshake, then these turns as they are in TLS, each in as many records as OpenSSL likes; and the key log."""
     tunnel = Tunnel(version, suites)
     opening = list(tunnel.opening)
-    return opening, [(side, tunnel.say(side, data)) for side, data in turns], tunnel.keylog
+    return opening, [(side, tunnel.send(side, data)) for side, data in turns], tunnel.keylog
 
 
 def written(keylog: bytes) -> str:

@@ -15,12 +15,12 @@ ANSWERS = {
 
 
 @dataclass
-class Said:
+class Sent:
     """A frame as it was sent; `answers` is the frame that it answers."""
 
     from_client: bool
     columns: dict[str, Any]
-    answers: Said | None = None
+    answers: Sent | None = None
     number: int | None = None
     """In the capture; None where it was lost."""
 
@@ -33,10 +33,10 @@ class MadeConnection:
     at_once: int
     kinds: list[str]
     channels: int = 3
-    said: list[Said] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
 
     def talk(self, rounds: int) -> MadeConnection:
-        open_: dict[int, list[Said]] = {channel: [] for channel in range(1, self.channels + 1)}
+        open_: dict[int, list[Sent]] = {channel: [] for channel in range(1, self.channels + 1)}
         if self.at_once == 1:
             for _ in range(2):
                 self.answer(self.ask(9, "basic.qos"))
@@ -56,31 +56,31 @@ class MadeConnection:
                     waiting.remove(first)
                     self.answer(first)
             if self.chance.random() < 0.2:
-                self.said.append(Said(self.chance.random() < 0.5, {"frame_type": "heartbeat", "channel": 0}))
+                self.sent.append(Sent(self.chance.random() < 0.5, {"frame_type": "heartbeat", "channel": 0}))
         return self
 
-    def ask(self, channel: int, kind: str) -> Said:
+    def ask(self, channel: int, kind: str) -> Sent:
         columns: dict[str, Any] = {"method": kind, "channel": channel}
         if kind == "queue.declare":
             columns["queue"] = self.chance.choice(["a", "b", "c", ""])
         if kind == "basic.consume":
-            columns["consumer_tag"] = self.chance.choice([f"tag {len(self.said)}", ""])
-        self.said.append(Said(True, columns))
-        return self.said[-1]
+            columns["consumer_tag"] = self.chance.choice([f"tag {len(self.sent)}", ""])
+        self.sent.append(Sent(True, columns))
+        return self.sent[-1]
 
-    def answer(self, request: Said) -> None:
+    def answer(self, request: Sent) -> None:
         columns = {"method": ANSWERS[request.columns["method"]], "channel": request.columns["channel"]}
         for name in ("queue", "consumer_tag"):
             if name in request.columns:
-                columns[name] = request.columns[name] or f"made up {len(self.said)}"
-        self.said.append(Said(False, columns, request))
+                columns[name] = request.columns[name] or f"made up {len(self.sent)}"
+        self.sent.append(Sent(False, columns, request))
 
     def captured(self, losing: float, at_once: int = 3, sides: tuple[bool, ...] = (True, False)) -> Connection:
         """A capture that lacks some of it: a gap now and then, of up to so many frames of a direction."""
         c = Connection()
         lacks = {True: 0, False: 0}
         lost = {True: False, False: False}
-        for each in self.said:
+        for each in self.sent:
             side = each.from_client
             if not lacks[side] and side in sides and self.chance.random() < losing:
                 lacks[side] = self.chance.randint(1, at_once)
@@ -96,7 +96,7 @@ class MadeConnection:
 
     def judged(self, rows: list[dict[str, Any]]) -> tuple[int, int, int]:
         """Rows with the answer that is theirs, those that lack it though it was captured, and those with another."""
-        theirs = {each.answers.number: each.number for each in self.said if each.answers}
+        theirs = {each.answers.number: each.number for each in self.sent if each.answers}
         right = wrong = lacking = 0
         for row in rows:
             own = theirs.get(row["request_frame_no"])
@@ -109,6 +109,6 @@ class MadeConnection:
             else:
                 wrong += 1
         assert len(rows) == sum(
-            1 for each in self.said if each.number is not None and each.columns.get("method") in ANSWERS
+            1 for each in self.sent if each.number is not None and each.columns.get("method") in ANSWERS
         )
         return right, lacking, wrong

@@ -12,7 +12,7 @@ from amqpscope.pipelines.walks.walk import Collected, Walk
 from tests.pipelines.scenario import Connection, arrow, check
 
 Row = dict[str, Any]
-SIZES = (1, 2, 3, 7, 1000)
+SIZES = (1, 3, 50)
 
 
 def rows_of(

@@ -116,11 +116,11 @@ class Peers:
         )
         return len(self.frames) - 1
 
-    def lose(self, from_client: bool) -> None:
+    def lose(self, from_client: bool, code: str = "tcp-gap") -> None:
         """Note a gap of a side before the next frame."""
         row = self.row(from_client, 1)
         names = ("connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client")
-        self.anomalies.append({name: row[name] for name in names} | {"code": "tcp-gap"})
+        self.anomalies.append({name: row[name] for name in names} | {"code": code})
 
 
 def listed(ranges: tuple[tuple[int, int], ...]) -> str:
@@ -191,6 +191,10 @@ def anything(peers: Peers, chance: random.Random, side: bool, session: str, chan
         lambda: peers.command(side, chance.choice(("tx.select", "tx.commit", "tx.rollback", "execution.sync")), **at),
         lambda: peers.command(side, chance.choice(("queue.query", "message.subscribe")), **at, **queue),
         lambda: peers.command(side, chance.choice(("execution.result", "execution.exception")), **at, **refers),
+        lambda: peers.command(side, f"dtx.{chance.choice(('start', 'end', 'commit'))}", xid=str(lower % 2), **at),
+        lambda: peers.command(
+            side, "execution.result", value=f'{{"$dtx.xa-result":{{"status":{lower}}}}}', **refers, **at
+        ),
         lambda: peers.control(side, chance.choice(("session.detach", "session.detached")), **at),
         lambda: peers.control(side, "session.timeout", timeout=chance.choice((0, 9, None)), **at),
         lambda: peers.control(side, "session.expected", commands=chance.choice(("[]", None)), **at),

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks import channel_errors
-from amqpscope.pipelines.walks.channel_errors import ChannelErrors
+from amqpscope.pipelines.walks.connections import channel_errors
+from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made, checked
 
@@ -26,8 +26,8 @@ IDS = {
 def refuse(c: Connection, method: str | None = None, code: int = 404, *, whole: bool = False, **columns: Any) -> int:
     class_id, method_id = IDS[method] if method else (0, 0)
     where = {"channel": 0, "epoch": 0, "method": "connection.close"} if whole else {"method": "channel.close"}
-    said = {"reply_code": code, "reply_text": "NO", "class_id": class_id, "method_id": method_id}
-    return c.frame(**({"from_client": False} | where | said | columns))
+    reply = {"reply_code": code, "reply_text": "NO", "class_id": class_id, "method_id": method_id}
+    return c.frame(**({"from_client": False} | where | reply | columns))
 
 
 def row(queue: str | None = None, exchange: str | None = None, **columns: Any) -> dict[str, Any]:

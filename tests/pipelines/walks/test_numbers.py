@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines import engine
-from amqpscope.pipelines.walks import deriving, held, noted
+from amqpscope.pipelines.walks import held
+from amqpscope.pipelines.walks.confirms import deriving, noted
+from amqpscope.pipelines.walks.confirms.numbers import Numbering
+from amqpscope.pipelines.walks.confirms.turns import AGAIN, QUIET_NS, ROUNDS
 from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
-from amqpscope.pipelines.walks.numbers import Numbering
-from amqpscope.pipelines.walks.turns import AGAIN, QUIET_NS, ROUNDS
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
@@ -216,7 +217,7 @@ def always_some_under_way() -> tuple[Connection, Wanted]:
     return c, [(number, "inferred", None) for number in (70, 71, 72)]
 
 
-def several_holes() -> tuple[Connection, Wanted]:
+def several_gaps() -> tuple[Connection, Wanted]:
     c = Begun()
     c.publish(1)
     c.publish(2)
@@ -313,8 +314,8 @@ def read_behind_their_answers() -> tuple[Connection, Wanted]:
     c.ack(3)
     c.rest()
     c.lose(from_client=True)
-    hole = c.anomalies[-1]["ts_ns"] = c.end
-    c.send(ts_ns=hole, first_ts_ns=begun)  # one before was lost
+    gap = c.anomalies[-1]["ts_ns"] = c.end
+    c.send(ts_ns=gap, first_ts_ns=begun)  # one before was lost
     c.send()
     c.ack(4)
     return c, [(1, "counted", 1), (3, "inferred", None), (4, "inferred", None)]
@@ -432,7 +433,7 @@ def steady_window_after_a_gap() -> tuple[Connection, Wanted]:
 
 BY_HAND = (
     waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, stalls_while_one_is_under_way,
-    others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_holes, no_answers,
+    others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_gaps, no_answers,
     select_is_lost, counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client,
     counted_by_another, read_behind_their_answers, numbers_that_cannot_be, across_buckets, still_waits_for_each,
     waits_for_each_after_several_gaps, confirms_of_lost_publishes_are_not_all_there, waits_for_each_no_longer,
@@ -654,7 +655,7 @@ def some() -> dict[str, pa.Table]:
 )
 def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, keep: int) -> None:
     monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
     monkeypatch.setattr(held, "BLOCK", 40)
     if size < 3:
         some = {
@@ -669,7 +670,7 @@ def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, ke
 def test_what_lies_in_files_is_the_same(some, monkeypatch, keep: int) -> None:
     whole = publishes(numbered(some))
     monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
     expected = publishes(numbered(some))
     monkeypatch.setattr(held, "BLOCK", 40)
     monkeypatch.setattr(noted, "SPILL", 2000)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks import names, requests
-from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks import names
+from amqpscope.pipelines.walks.rpcs import requests
+from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from amqpscope.pipelines.walks.walk import schema
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
@@ -440,11 +441,12 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
     for (losing, sides), share in zip(LOSSES, AT_LEAST[at_once], strict=True):
-        said = [made_connection(seed, at_once, kinds) for seed in range(60)]
-        captured = [each.captured(losing, sides=sides) for each in said]
+        connections = [made_connection(seed, at_once, kinds) for seed in range(60)]
+        captured = [each.captured(losing, sides=sides) for each in connections]
         rows = by_connection(walked(arrow(captured), [Rpcs()])["rpcs"], "request_frame_no")
         right, lacking, wrong = map(
-            sum, zip(*(each.judged(rows.get(c.id, [])) for each, c in zip(said, captured, strict=True)), strict=True)
+            sum,
+            zip(*(each.judged(rows.get(c.id, [])) for each, c in zip(connections, captured, strict=True)), strict=True),
         )
         assert wrong == 0
         assert right / (right + lacking) >= share
@@ -460,7 +462,7 @@ def test_of_one_direction_alone_the_answers_are_missing():
     c.client("basic.get")
     c.client("channel.close", reply_code=200)
     other = Connection(closed_by="server-fin")
-    other.server("connection.start", channel=0, epoch=0)  # nobody said anything to it
+    other.server("connection.start", channel=0, epoch=0)  # nobody sent anything to it
     rows = by_connection(walked(arrow([c, other]), [Rpcs()])["rpcs"], "request_frame_no")
     check(rows[c.id], [{"outcome": "none", "ended_by": "gap"}, {"outcome": "none", "ended_by": "gap"}])
     check(rows[other.id], [{"outcome": "none", "ended_by": "connection-close"}])

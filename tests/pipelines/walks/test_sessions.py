@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines.engine import Engine, walked
-from amqpscope.pipelines.walks.command_batches import pairs_of
-from amqpscope.pipelines.walks.heartbeats import Heartbeats
-from amqpscope.pipelines.walks.rpcs import Rpcs
-from amqpscope.pipelines.walks.session_statistics import SessionStatistics
+from amqpscope.pipelines.walks.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
+from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
 
@@ -109,11 +109,12 @@ def test_ids_wrap():
     ]
 
 
-def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before():
+@pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
+def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before(code):
     peers = Peers(1)
     peers.begin()
     peers.transfer(True)
-    peers.lose(from_client=False)
+    peers.lose(from_client=False, code=code)
     peers.transfer(True)
     done = peers.completed(False, (0, 1))
     assert confirms(peers) == [(0, "none", None, "gap", 5000), (1, "ack", done, None, None)]
@@ -305,6 +306,22 @@ def test_in_a_transaction_what_is_accepted_takes_effect_with_the_commit():
     ]
 
 
+def test_a_rollback_ends_what_was_accepted_before_it():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    for number in (0, 1):
+        peers.transfer(False)
+        peers.settle("accept", (number, number))
+        peers.command(True, "tx.rollback")
+    peers.settle("accept", (1, 1))
+    peers.control(True, "session.detach", name="s")
+    assert settlements(peers) == [
+        (0, "none", None, "rollback", 7000),
+        (1, "none", None, "channel-close", 12000),
+    ]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
@@ -328,6 +345,86 @@ def test_a_commit_whose_id_is_unknown():
     assert settlements(peers) == [(0, "none", None, "gap", 9000)]
 
 
+def branch(peers: Peers, how: str, xid: str, status: int | None = None) -> int:
+    """A command of dtx and its result; return the frame number of that."""
+    number = peers.command(True, f"dtx.{how}", xid=f'{{"format":1,"global_id":"{xid}"}}', sync=False)
+    value = None if status is None else f'{{"$dtx.xa-result":{{"status":{status}}}}}'
+    peers.command(False, "execution.result", sync=False, command_id_sequence_no=number, value=value)
+    return len(peers.frames) - 1
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "outcome", "ended_by"),
+    [
+        ("commit", 0, "ack", None), ("commit", 4, "ack", None), ("commit", 1, "none", "rollback"),
+        ("rollback", 0, "none", "rollback"), ("rollback", 4, "ack", None), ("prepare", 2, "none", "rollback"),
+        ("commit", 6, "unknown", "channel-close"), ("prepare", 0, "unknown", "channel-close"),
+        ("commit", None, "unknown", "channel-close"), ("end", 0, "unknown", "channel-close"),
+    ],
+)  # fmt: skip
+def test_in_a_distributed_transaction_what_is_accepted_takes_effect_with_the_result(how, status, outcome, ended_by):
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "dtx.select")
+    branch(peers, "start", "a", 0)
+    for _ in range(5):
+        peers.transfer(False)
+    peers.settle("accept", (1, 2))
+    branch(peers, "end", "a", 0)
+    outside = peers.settle("accept", (3, 3))
+    branch(peers, "start", "b", 0)
+    peers.settle("accept", (4, 4))
+    branch(peers, "end", "b", 0)
+    branch(peers, "prepare", "a", 0)
+    done = branch(peers, how, "a", status)
+    branch(peers, "start", "c", 0)
+    peers.settle("accept", (5, 5))
+    peers.control(True, "session.detach", name="s")
+    found = settlements(peers, columns="delivery_tag outcome settle_frame_no multiple ended_by")
+    in_branch = (outcome, done, True) if outcome == "ack" else (outcome, None, None)
+    assert found == [
+        (1, *in_branch, ended_by),
+        (2, *in_branch, ended_by),
+        (3, "ack", outside, False, None),
+        (4, "unknown", None, None, "channel-close"),
+        (5, "none", None, None, "channel-close"),  # its branch went with the session
+    ]
+
+
+def test_whether_a_branch_is_open_is_unknown_after_a_gap():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "dtx.select")
+    for _ in range(2):
+        peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.lose(from_client=True)
+    peers.settle("accept", (1, 1))
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "ack", None), (1, "none", "gap")]
+
+
+def test_a_session_that_commits_has_transactions():
+    """Also where its tx.select is not in the capture."""
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.commit")
+    peers.completed(False, (0, 0))
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "none", "rollback")]
+
+
+def test_a_branch_that_is_not_over_at_the_end_of_the_capture():
+    peers = Peers(1)
+    peers.begin()
+    branch(peers, "start", "a", 0)
+    peers.transfer(False)
+    peers.settle("accept", (1, 1))
+    branch(peers, "end", "a", 0)
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(1, "none", "capture-end")]
+
+
 def test_sessions_that_were_attached_before_the_capture():
     """They have no names, and are those of their channels; ids are those that answers prove."""
     peers = Peers(1)
@@ -344,12 +441,23 @@ def test_sessions_that_were_attached_before_the_capture():
     assert settlements(peers, columns="channel delivery_tag settle_frame_no") == [(1, 7, taken), (2, 7, None)]
 
 
-def test_a_session_in_the_middle_of_a_capture():
+def test_of_a_command_without_an_id_no_answer_is_known():
+    """As in the middle of a capture: its row says so, unless none is needed."""
     peers = Peers(1)
-    peers.transfer(False, delivery_tag=None)
+    for mode, acquire in ((0, 0), (1, 0), (0, 1)):
+        peers.transfer(False, mode=mode, acquire=acquire, delivery_tag=None)
     peers.settle("accept", (7, 7))
     peers.transfer(True, publish_seq=None)
-    assert settlements(peers) == confirms(peers) == []
+    peers.transfer(True, mode=1, publish_seq=None)
+    peers.command(True, "execution.sync", command_id=None)
+    peers.completed(False, (0, 20))
+    assert settlements(peers) == [
+        (None, "none", None, "gap", 0),
+        (None, "auto", None, None, None),
+        (None, "unknown", None, "gap", 2000),
+    ]
+    assert confirms(peers) == [(None, "none", None, "gap", 4000)]
+    assert requests(peers) == [("execution.sync", None, "none", None, "gap")]
 
 
 # ---------------------------------------------------------------------------------------------------------- requests
@@ -402,7 +510,7 @@ def test_pairs_are_read_from_texts():
     assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_anything_in_every_manner(seed):
     chance = random.Random(seed)
     same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), SessionStatistics)

@@ -1,0 +1,116 @@
+"""Keys of messages: what identifies one on whichever connection it is seen.
+
+The key of a message is the first of message id, trace and content that it has. Rows with a key are the input of walks
+over keys: an engine groups and sorts them by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.pipelines.walks.digests import combined, content, content_columns, has_body, hashed
+
+MESSAGE_ID, TRACE, CONTENT, KINDS = range(4)
+"""Kinds of keys, best first; KINDS stands for none."""
+NO_TIME = -(1 << 62)
+"""Stands for a null time: it is in the window of other null times, and of no real time."""
+COLUMNS = tuple(
+    dict.fromkeys(
+        (
+            "connection_id", "frame_no", "capture", "packet", "ts_ns", "kind", "unfinished", "message_id", "trace_id",
+            "span_id", *content_columns(),
+        )
+    )
+)  # fmt: skip
+"""What `keyed` takes of `messages`."""
+KEYED = pa.schema(
+    [
+        pa.field("key", pa.int64(), nullable=False),
+        pa.field("key_kind", pa.int8(), nullable=False),
+        pa.field("trace", pa.int64(), nullable=False),
+        pa.field("content", pa.int64(), nullable=False),
+        pa.field("ts_ns", pa.int64(), nullable=False),
+        pa.field("is_delivery", pa.bool_(), nullable=False),
+        pa.field("unfinished", pa.bool_(), nullable=False),
+        pa.field("connection_id", pa.int64()),
+        pa.field("frame_no", pa.int64()),
+        pa.field("packet", pa.int64()),
+        pa.field("capture", pa.string()),
+        pa.field("exchange", pa.string()),
+        pa.field("routing_key", pa.string()),
+    ]
+)
+"""Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null."""
+DELIVERIES = ("deliver", "get")
+"""Kinds of messages that are deliveries."""
+ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
+"""Columns that rows are sorted by, ascending; all rows of a key go to one walk."""
+_EMPTY = hashed(pa.array([""]))[0]
+
+
+def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
+    """Make rows with keys, yet to be sorted.
+
+    Publishes without a key are left out. Deliveries without one have a key of their own each, so that they spread.
+
+    Args:
+        messages: rows of `messages` with COLUMNS; and `content`, where that is known already.
+        compiled: whether to run compiled; None leaves it to the size of the columns.
+
+    Returns:
+        Rows of the schema KEYED.
+    """
+    is_delivery = pc.fill_null(pc.is_in(messages["kind"], value_set=pa.array(DELIVERIES)), False)
+    is_publish = pc.fill_null(pc.equal(messages["kind"], "publish"), False)
+    kinds = _kinds(messages, compiled)
+    key = combined([np.where(first, digests, 0) for first, digests in _firsts(kinds)], compiled)
+    key_kind = np.select([digests != 0 for digests in kinds], range(KINDS), KINDS).astype(np.int8)
+    without = key == 0
+    if without.any():
+        mask = pa.array(without)
+        key[without] = combined([messages[name].filter(mask) for name in ("connection_id", "frame_no")], compiled)
+    rows = pa.table(
+        [
+            pa.array(key),
+            pa.array(key_kind),
+            pa.array(kinds[TRACE]),
+            pa.array(kinds[CONTENT]),
+            messages["ts_ns"].fill_null(NO_TIME),
+            is_delivery,
+            messages["unfinished"].fill_null(False),
+            *(messages[name] for name in KEYED.names[7:]),
+        ],
+        schema=KEYED,
+    )
+    wanted = pc.or_(is_delivery, pc.and_(is_publish, pa.array(~without)))
+    return rows if pc.all(wanted).as_py() else rows.filter(wanted)
+
+
+def _kinds(messages: pa.Table, compiled: bool | None) -> list[Any]:
+    """Return digests (int64) by kind, 0 where a message has none."""
+    message_id, trace_id, span_id = (hashed(messages[name], compiled) for name in ("message_id", "trace_id", "span_id"))
+    message_id[message_id == _EMPTY] = 0
+    trace = combined([trace_id, span_id])
+    trace[(trace_id == 0) | (span_id == 0)] = 0
+    found = messages["content"].to_numpy().copy() if "content" in messages.column_names else content(messages, compiled)
+    found[~has_body(messages)] = 0
+    return [message_id, trace, found]
+
+
+def _firsts(kinds: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield, for each kind, where it is the first that a message has, and its digests."""
+    none = np.ones(len(kinds[0]), bool)
+    for digests in kinds:
+        yield none, digests
+        none = none & (digests == 0)
+
+
+def ordered(rows: pa.Table) -> pa.Table:
+    """Sort rows of `keyed` by ORDER."""
+    columns = [rows[name].to_numpy() for name in reversed(ORDER)]
+    return rows.take(pa.array(np.lexsort(columns)))
