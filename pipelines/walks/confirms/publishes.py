@@ -29,7 +29,7 @@ from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.store import declare
 
 NONE, ACK, NACK = range(3)
-NOT_MANDATORY, MANDATORY, UNEXPECTED, ENTRIES = range(4)
+NOT_MANDATORY, UNEXPECTED, ENTRIES = range(3)
 """What a slot's EXTRA says of returns; UNEXPECTED: whether it was returned is unknown; from ENTRIES on, the entry
 (`returns`)."""
 
@@ -161,7 +161,7 @@ def publish(
     number = events[i, EV.NUMBER]
     mandatory = more[i, MORE.MANDATORY] != 0
     matched = more[i, MORE.MANDATORY] == 1 and events[i, EV.PARTIAL] != 1
-    extra = MANDATORY if mandatory else NOT_MANDATORY
+    extra = NOT_MANDATORY
     if number < 0:
         if matched and returns[2][rt.UNNUMBERED] < rt.UNANSWERED:
             returns[2][rt.UNNUMBERED] += 1
@@ -180,7 +180,7 @@ def publish(
         old = slots[slot, SL.EXTRA]
         code = rt.release(returns, old - ENTRIES) if old >= ENTRIES else -1
         finish(out, state, slots[slot, SL.ROW], NONE, -1, EVICTED, events[i, EV.TS], 1 if code >= 0 else -1, code)
-    if matched and returns[2][rt.LIVE] >= rt.EXPECTED:
+    if mandatory and (not matched or returns[2][rt.LIVE] >= rt.EXPECTED):
         extra = UNEXPECTED
     elif matched:
         extra = ENTRIES + rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)

@@ -53,7 +53,7 @@ class Step(NamedTuple):
     silence_ts: int
     """Time of the connection's first FIN or RST, else last packet; -1 if its row is not in this batch."""
     ended: bool
-    """Whether there was a FIN or RST."""
+    """Whether there was a FIN or RST; not where a direction is missing, in which it may have been closed before."""
 
 
 def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]]) -> Iterator[Step]:
@@ -120,4 +120,5 @@ def silences(events: Events, at: Any) -> tuple[Any, Any]:
     row = rows[np.maximum(np.searchsorted(rows, at, "right") - 1, 0)]
     here = (row <= at) & (matrix[row, EV.CONNECTION] == matrix[at, EV.CONNECTION])
     closed, last = matrix[row, EV.NUMBER], matrix[row, EV.TS]
-    return np.where(here, np.where(closed >= 0, closed, last), -1), here & (matrix[row, EV.MULTIPLE] == 1)
+    ended = (matrix[row, EV.MULTIPLE] == 1) & (matrix[row, EV.RESPONSE] != 1)
+    return np.where(here, np.where(closed >= 0, closed, last), -1), here & ended

@@ -255,6 +255,15 @@ def reset_without_a_close() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"ended_by": "connection-close", "end_ts_ns": 77 * TICK}]
 
 
+def returned_perhaps() -> tuple[Connection, list[dict[str, Any]]]:
+    """Of a publish that is cut it is unknown whether a return is its own."""
+    c = up(Connection())
+    c.publish(1, mandatory=True, is_partial=True, body_hash=None)
+    c.message("return", reply_code=312)
+    c.ack(1)
+    return c, [{"outcome": "ack", "returned": None, "reply_code": None}]
+
+
 def capture_ends() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection(last_ts_ns=55 * TICK))
     c.publish(1)
@@ -400,6 +409,7 @@ SCENARIOS = {
         connection_closed_by_the_server,
         reset_without_a_close,
         capture_ends,
+        returned_perhaps,
         answer_may_lie_in_a_gap,
         answers_cut_by_a_gap,
         an_unknown_method_that_may_have_been_an_answer,

@@ -79,6 +79,13 @@ def blocked_until_closed() -> Made:
     return c, [{"start_frame_no": start, "end_frame_no": end, "end_ts_ns": end * TICK}]
 
 
+def blocked_in_one_direction() -> Made:
+    """The client may have closed before the FIN."""
+    c = Connection(closed_by="server-fin", handshake_outcome="one-direction")
+    hold(c)
+    return c, [{"end_frame_no": None, "end_ts_ns": None}]
+
+
 def blocked_until_reset() -> Made:
     c = Connection(closed_by="server", closed_ts_ns=7 * TICK, last_ts_ns=9 * TICK)
     hold(c)
@@ -257,6 +264,7 @@ SCENARIOS = {
     for f in (
         blocked,
         blocked_until_closed,
+        blocked_in_one_direction,
         blocked_until_reset,
         blocked_behind_the_fin,
         channel_flow,
