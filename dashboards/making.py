@@ -86,11 +86,6 @@ def of_captures(reading: Reading, folder: Path) -> Tables:
     from amqpscope.pipelines import here  # noqa: PLC0415
 
     tables, statistics = folder / "tables", folder / "statistics"
-    dissected = Output(str(tables), schemas(reading.options.protocol), compression=QUICK)
-    try:
+    with Output(str(tables), schemas(reading.options.protocol), compression=QUICK) as dissected:
         here.analyze_captures(reading, statistics, {}, dissected=dissected)
-        dissected.finish()
-    except BaseException:
-        dissected.abort()
-        raise
     return Tables(tables, statistics)

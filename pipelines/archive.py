@@ -192,13 +192,9 @@ def _output(
     folder: Place, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
 ) -> Iterator[Output]:
     """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
-    made = Output(str(folder), wanted, *form, note)
     try:
-        yield made
-        made.finish()
-    except BaseException:
-        made.abort()
-        raise
+        with Output(str(folder), wanted, *form, note) as made:
+            yield made
     finally:
         remove_tree(folder / HIDDEN)
 

@@ -21,10 +21,11 @@ from amqpscope.pipelines.preparing import in_range, with_windows
 from amqpscope.pipelines.sorting import sorted_by
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, Chain, OverKeys, needs_of
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys, stream_deliveries
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import EV
-from amqpscope.pipelines.walks.stream_lag import StreamLag
+from amqpscope.pipelines.walks.stream import stream_deliveries
+from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, schema
 from amqpscope.pipelines.whole_deliveries import PATIENCE_NS, Tables
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
-from amqpscope.pipelines.preparing import in_range, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
 from amqpscope.pipelines.sorting import BATCH, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -29,11 +29,11 @@ from amqpscope.pipelines.statistics import (
     rows_for,
 )  # fmt: skip
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
+from amqpscope.pipelines.walks.connections.failures import Failures
 from amqpscope.pipelines.walks.digests import content
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.latencies.latency import Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
@@ -133,7 +133,7 @@ class Engine:
         source = ev.SOURCES.index(table)
         found = self.gathered.layouts[source].base
         if source == ev.MESSAGES and KEYED in self.rows:
-            return tuple(dict.fromkeys((*found, *keys.COLUMNS, "body_size")))
+            return tuple(dict.fromkeys((*found, *keys.COLUMNS, *TIMED)))
         return found
 
     def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
@@ -151,11 +151,11 @@ class Engine:
         source = ev.SOURCES.index(table)
         messages = None
         if source == ev.MESSAGES:
+            asked = (*TIMED, *(keys.COLUMNS if KEYED in self.rows else ()))
+            for name in (each for each in dict.fromkeys(asked) if each not in rows.column_names):
+                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
             rows = timed(rows, cut)
             if KEYED in self.rows:
-                lacking = [name for name in keys.COLUMNS if name not in rows.column_names]
-                for name in lacking:
-                    rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
                 rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
                 messages = encoded(keys.keyed(rows, self.compiled))
         return Prepared(table, self.gathered.prepare(source, rows), messages)

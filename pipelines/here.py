@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
-from amqpscope.pipelines.walks.keys import DELIVERIES
+from amqpscope.pipelines.walks.transits.keys import DELIVERIES
 from amqpscope.pipelines.walks.walk import schema
 from amqpscope.pipelines.waves import Chunk, Waves, interleaved
 
@@ -124,16 +123,9 @@ def weight(folder: Place) -> int:
     return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
-@contextmanager
-def written(folder: Place, note: Mapping[str, object]) -> Iterator[Output]:
-    """Yield an output for the statistics; it is marked complete unless an error ends this."""
-    output = Output(str(folder), {name: schema(name) for name in tables()}, note=note)
-    try:
-        yield output
-        output.finish()
-    except BaseException:
-        output.abort()
-        raise
+def written(folder: Place, note: Mapping[str, object]) -> Output:
+    """Return an output for the statistics."""
+    return Output(str(folder), {name: schema(name) for name in tables()}, note=note)
 
 
 def analyze_captures(

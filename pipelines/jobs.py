@@ -298,7 +298,7 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
 def _summed(name: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return a table of latencies, from tables of pairs."""
     from amqpscope.pipelines.statistics import METRICS  # noqa: PLC0415
-    from amqpscope.pipelines.walks.latency import Latencies  # noqa: PLC0415
+    from amqpscope.pipelines.walks.latencies.latency import Latencies  # noqa: PLC0415
 
     latencies = Latencies()
     for table, rows in tables.items():

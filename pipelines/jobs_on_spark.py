@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from amqpscope.pipelines import kernels, union
 from amqpscope.pipelines.gathering import layouts
-from amqpscope.pipelines.preparing import snapped, timed
+from amqpscope.pipelines.preparing import TIMED, snapped, timed
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,
@@ -32,11 +32,13 @@ from amqpscope.pipelines.statistics import (
     needs_of,
 )
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import failures, keys, latency
+from amqpscope.pipelines.walks.connections import failures
+from amqpscope.pipelines.walks.connections.failures import Failures
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events
-from amqpscope.pipelines.walks.failures import Failures
-from amqpscope.pipelines.walks.latency import Latencies
+from amqpscope.pipelines.walks.latencies import latency
+from amqpscope.pipelines.walks.latencies.latency import Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Rows, schema
 
 Batches = Iterator[pa.RecordBatch]
@@ -168,7 +170,7 @@ def _over_keys(
 
 def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
     compiled, fields = kernels.begin(None), schema("messages")
-    columns = dict.fromkeys((*keys.COLUMNS, "capture", "body_size", "unfinished"))
+    columns = dict.fromkeys((*keys.COLUMNS, *TIMED))
     for batch in batches:
         rows = pa.table({
             name: batch[name].cast(fields.field(name).type) if name in batch.schema.names

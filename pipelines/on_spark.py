@@ -27,7 +27,7 @@ from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
-from amqpscope.pipelines.preparing import snapped, spans, timed
+from amqpscope.pipelines.preparing import TIMED, snapped, spans, timed
 from amqpscope.pipelines.reader import by_tasks, read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -44,10 +44,10 @@ from amqpscope.pipelines.statistics import (
 )  # fmt: skip
 from amqpscope.pipelines.tasks import WRITTEN, Submission, collected, watched
 from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks import keys
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
-from amqpscope.pipelines.walks.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.latencies.latency import PARTIAL, Latencies
+from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Rows, schema
 
 LATENCIES = "latencies"
@@ -168,7 +168,7 @@ def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
     """Return what to store of each table; of messages also what engines need."""
     found = layouts(needs_of(walks))
     messages = found[ev.MESSAGES]
-    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, "body_size"))
+    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, *TIMED))
     return found | {ev.MESSAGES: messages._replace(base=tuple(columns))}
 
 

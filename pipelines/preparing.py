@@ -15,6 +15,10 @@ PACKET = 1400
 """Bytes of a body that nearly always fit into one packet."""
 
 
+TIMED = ("capture", "body_size", "is_partial", "unfinished")
+"""What `timed` takes of messages."""
+
+
 def is_part(note: Mapping[str, Any]) -> bool:
     """Return whether only a part of a capture was dissected: a side may then be silent without being missing."""
     return not note.get("complete", True) or note.get("from_ns") is not None or note.get("to_ns") is not None
@@ -95,18 +99,19 @@ def snapped(captures: pa.Table) -> pa.Array:
 
 
 def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
-    """Return messages; those that lie in one packet have a time even if the snap length cut their end.
+    """Return messages, `unfinished` where the time of their end is unknown: a packet with bytes of them is missing.
+
+    Those that lie in one packet have a time even if the snap length cut their end.
 
     Args:
-        messages: rows with `capture`, `body_size`, `unfinished`.
+        messages: rows with TIMED.
         cut: the captures with cut packets.
     """
-    if not len(cut):
-        return messages
-    short = pc.less(pc.fill_null(messages["body_size"], 0), PACKET)
-    whole = pc.and_(pc.is_in(messages["capture"].cast(pa.string()), value_set=cut), short)
+    is_cut = pc.is_in(messages["capture"].cast(pa.string()), value_set=cut)
+    lost = pc.and_not(messages["is_partial"].fill_null(False), is_cut)
+    whole = pc.and_(is_cut, pc.less(pc.fill_null(messages["body_size"], 0), PACKET))
     at = messages.column_names.index("unfinished")
-    return messages.set_column(at, "unfinished", pc.and_(messages["unfinished"], pc.invert(whole)))
+    return messages.set_column(at, "unfinished", pc.or_(pc.and_not(messages["unfinished"], whole), lost))
 
 
 def with_windows(connections: pa.Table, tcp_windows: pa.Table) -> pa.Table:

@@ -15,23 +15,25 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from amqpscope.pipelines.walks import keys, session_joins, stored, stream_deliveries, stream_lag
-from amqpscope.pipelines.walks.channel_errors import ChannelErrors
-from amqpscope.pipelines.walks.confirms import Confirms
+from amqpscope.pipelines.walks.amqp010 import session_joins
+from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.walks.amqp010.session_errors import SessionErrors
+from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
+from amqpscope.pipelines.walks.confirms.confirms import Confirms
+from amqpscope.pipelines.walks.confirms.numbers import Numbering
+from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.walks.connections.flow_control import FlowControl
+from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.walks.events import MESSAGES, Events
-from amqpscope.pipelines.walks.flow_control import FlowControl
-from amqpscope.pipelines.walks.heartbeats import Heartbeats
-from amqpscope.pipelines.walks.message_credit import MessageCredit
-from amqpscope.pipelines.walks.numbers import Numbering
-from amqpscope.pipelines.walks.rpcs import Rpcs
-from amqpscope.pipelines.walks.session_errors import SessionErrors
-from amqpscope.pipelines.walks.session_statistics import SessionStatistics
-from amqpscope.pipelines.walks.settlements import Settlements
-from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
-from amqpscope.pipelines.walks.stream_credit import StreamCredit
-from amqpscope.pipelines.walks.stream_deliveries import StreamDeliveries
-from amqpscope.pipelines.walks.stream_lag import StreamLag
-from amqpscope.pipelines.walks.transits import HOUR_NS, Transits
+from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.walks.settlements.settlements import Settlements
+from amqpscope.pipelines.walks.stream import stored, stream_deliveries, stream_lag
+from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
+from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
+from amqpscope.pipelines.walks.stream.stream_deliveries import StreamDeliveries
+from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
+from amqpscope.pipelines.walks.transits import keys
+from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits
 from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
 
 __all__ = ["HOUR_NS", "KEYED", "METRICS", "OVER_CONNECTIONS", "OVER_KEYS", "TABLES", "Chain", "OverKeys", "chains"]

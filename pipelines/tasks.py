@@ -96,11 +96,8 @@ class Task:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.output.finish()
-        else:
-            self.output.abort()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.output.__exit__(kind, *error)
 
     def written(
         self, counts: Counts | None = None, files: Mapping[str, bytes] = MappingProxyType({})

@@ -39,11 +39,24 @@ def test_packages_import_from_those_before_them(module: str) -> None:
     assert {name.split(".")[0] for name in imports(module)} - {"errors", ""} <= set(known)
 
 
+def in_circles(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes that are in circles, or lead to one."""
+    while free := {node for node, others in graph.items() if not others}:
+        graph = {node: others - free for node, others in graph.items() if node not in free}
+    return sorted(graph)
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
-    left = {module: {name for name in imports(module) if name in MODULES} - {module} for module in MODULES}
-    while free := {module for module, names in left.items() if not names}:
-        left = {module: names - free for module, names in left.items() if module not in free}
-    assert sorted(left) == []
+    graph = {module: {name for name in imports(module) if name in MODULES} - {module} for module in MODULES}
+    assert in_circles(graph) == []
+
+
+def test_no_folder_of_walks_imports_itself_by_a_detour() -> None:
+    folders = {module: module.split(".")[2] for module in MODULES if re.match(r"pipelines\.walks\.\w+\.", module)}
+    graph: dict[str, set[str]] = {folder: set() for folder in folders.values()}
+    for module, folder in folders.items():
+        graph[folder] |= {folders[name] for name in imports(module) if name in folders} - {folder}
+    assert in_circles(graph) == []
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -22,7 +22,10 @@ from amqpscope.dissector.tcp.endings import evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
-from amqpscope.pipelines.walks import ledger, noting, publishing_ids, transits
+from amqpscope.pipelines.walks import ledger
+from amqpscope.pipelines.walks.confirms import noting
+from amqpscope.pipelines.walks.stream import publishing_ids
+from amqpscope.pipelines.walks.transits import transits
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
 ROWS, LANES = np.empty((2, 2), np.int64), np.empty((2, 2), np.uint64)

@@ -303,6 +303,6 @@ def cache_folder() -> Path:
 def _marker(folder: Path | None = None) -> Path:
     """Return the file that marks a complete run with kernels of this release, also those of a folder."""
     digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parents[1].rglob("*.py")) + (sorted(folder.glob("*.py")) if folder else []):
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")) + (sorted(folder.rglob("*.py")) if folder else []):
         digest.update(file.read_bytes())
     return cache_folder() / f"{digest.hexdigest()[:16]}.compiled"

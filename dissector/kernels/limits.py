@@ -58,7 +58,7 @@ these are not opened, but the first always is. A frame longer than a mebibyte ha
 STRETCH = 1 << 20
 """Bytes of one direction, or of a long frame, for which `UNPACKED_PER_STREAM` counts."""
 
-UNPACKED = 768 << 20
+UNPACKED = 512 << 20
 """The same of all connections at a time; above that, sub-batches are not opened. By batch."""
 
 RECORD = 128

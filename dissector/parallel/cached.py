@@ -81,14 +81,9 @@ class Dissection:
         plan = self.plan()
         cuts = {f"blocks-{at}": partial(self._cut, chain) for at, chain in enumerate(plan.chains)}
         files = share(self.folder, cuts, number * len(cuts) // self.parts)
-        output = Output(str(folder), schemas(plan.known.options.protocol), compression=COMPRESSION)
-        try:
+        with Output(str(folder), schemas(plan.known.options.protocol), compression=COMPRESSION) as output:
             for work in dissect(_sorted(files, number), plan.known.dissector(self.compiled), plan.known.end_ns):
                 output.add(work)
-            output.finish()
-        except BaseException:
-            output.abort()
-            raise
 
     def _cut(self, chain: Sequence[Seated], file: Path) -> None:
         with pa.ipc.new_file(str(file), blocks.SCHEMA) as writer:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Lock, Semaphore
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -213,6 +213,20 @@ class Output:
         self._workers.leave(at_once=True)
         for table in self._tables.values():
             table.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Complete the tables, or stop after an error."""
+        if kind is not None:
+            self.abort()
+            return
+        try:
+            self.finish()
+        except BaseException:
+            self.abort()
+            raise
 
     def _write_note(self, *, complete: bool) -> None:
         text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)

@@ -45,7 +45,7 @@ def run(command: Sequence[str], memory: bool = False) -> Run:
     if watcher:
         watcher.start()
     assert process.stderr is not None
-    said = process.stderr.read()
+    errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -53,7 +53,7 @@ def run(command: Sequence[str], memory: bool = False) -> Run:
     if watcher:
         watcher.join()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])}: status {process.returncode}: {said.decode(errors='replace')}")
+        raise RuntimeError(f"{' '.join(command[:4])}: status {process.returncode}: {errors.decode(errors='replace')}")
     return Run(wall, usage.ru_utime + usage.ru_stime, peaks[0])
 
 

@@ -5,10 +5,14 @@ All recordings and ways of damage: `python -m tests.captures.damage.answers`.
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from amqpscope.pipelines import confirms
+from amqpscope.pipelines.preparing import timed
 from tests.captures.damage.answers import analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.dissector.recordings import COVERED
+from tests.pipelines.scenario import arrow_table
 
 RECORDINGS = (
     "many_confirms", "mandatory_returns", "gets", "recover", "prefetch", "tag_zero", "failed_handshakes",
@@ -49,3 +53,11 @@ def test_a_number_that_is_inferred_blames_nobody():
     found = confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections", "anomalies"))).to_pylist()
     unanswered = [row["ended_by"] for row in found if row["numbered_by"] == "inferred" and row["outcome"] == "none"]
     assert set(unanswered) == {"gap"}
+
+
+def test_a_message_whose_last_packet_may_be_missing_has_no_time():
+    """Where packets are cut it is the one that its other bytes are in."""
+    row = {"capture": "a.pcap", "body_size": 5000, "unfinished": False}
+    messages = arrow_table("messages", [{**row, "is_partial": True}, {**row, "is_partial": False}])
+    for cut, unfinished in ((), [True, False]), (("a.pcap",), [False, False]):
+        assert timed(messages, pa.array(cut, pa.string()))["unfinished"].to_pylist() == unfinished

@@ -345,8 +345,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _short(each: Pair) -> str:
-    said = {name: value for name, value in each.row.items() if value is not None and not name.endswith("capture")}
-    return f"{each.key} -> {each.answer} {said}"
+    values = {name: value for name, value in each.row.items() if value is not None and not name.endswith("capture")}
+    return f"{each.key} -> {each.answer} {values}"
 
 
 if __name__ == "__main__":

@@ -200,7 +200,8 @@ class Visible:
                 data = self._data[extent.direction]
                 data.extend(bytes(max(end - len(data), 0)))
                 was = sent.capture.packets[packet.interface - 1].data
-                if packet.data[segment.payload :][:size] == was[segment.payload :][:size]:
+                made_up = packet.data[: segment.payload] != was[: segment.payload]  # of bytes that others have as well
+                if made_up or packet.data[segment.payload :][:size] == was[segment.payload :][:size]:
                     data[begin:end] = b"\1" * (end - begin)
                 else:
                     same = zip(packet.data[segment.payload :][:size], was[segment.payload :], strict=False)

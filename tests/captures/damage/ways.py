@@ -93,7 +93,7 @@ def in_time(packets: list[Packet]) -> list[Packet]:
 
 
 def reordered(capture: Capture, rnd: random.Random, share: float = 0.25) -> list[Packet]:
-    """Move packets, though none beyond what the other side said, nor beyond the beginning or end of its connection."""
+    """Move packets, though none beyond what the other side sent, nor beyond the beginning or end of its connection."""
     order = list(range(len(capture.packets)))
     for i in rnd.sample(order, round(len(order) * share)):
         at = order.index(i)

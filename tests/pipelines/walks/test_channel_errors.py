@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks import channel_errors
-from amqpscope.pipelines.walks.channel_errors import ChannelErrors
+from amqpscope.pipelines.walks.connections import channel_errors
+from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made, checked
 

@@ -8,8 +8,9 @@ import pytest
 
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks import returns, store
-from amqpscope.pipelines.walks.confirms import Confirms
+from amqpscope.pipelines.walks import store
+from amqpscope.pipelines.walks.confirms import returns
+from amqpscope.pipelines.walks.confirms.confirms import Confirms
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines.walks import folding
-from amqpscope.pipelines.walks.failures import PARTIAL, Failures, failures
+from amqpscope.pipelines.walks.connections.failures import PARTIAL, Failures, failures
 from amqpscope.pipelines.walks.walk import schema
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ import pytest
 
 from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.preparing import with_windows
-from amqpscope.pipelines.walks.flow_control import FlowControl
+from amqpscope.pipelines.walks.connections.flow_control import FlowControl
 from amqpscope.pipelines.walks.walk import schema
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table, check
 from tests.pipelines.walks.properties import check_made, checked, rows_of

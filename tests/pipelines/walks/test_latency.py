@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.pipelines.walks import folding, histograms
-from amqpscope.pipelines.walks.groupings import FINEST
-from amqpscope.pipelines.walks.latency import (
+from amqpscope.pipelines.walks import folding
+from amqpscope.pipelines.walks.latencies import histograms
+from amqpscope.pipelines.walks.latencies.groupings import FINEST
+from amqpscope.pipelines.walks.latencies.latency import (
     COLUMNS,
     COUNTS,
     GROUPINGS,
@@ -29,7 +30,7 @@ from amqpscope.pipelines.walks.latency import (
     latency_buckets,
     latency_summary,
 )
-from amqpscope.pipelines.walks.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
+from amqpscope.pipelines.walks.latencies.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
 from amqpscope.pipelines.walks.walk import Collected, schema
 from tests.reference import latency_summary as exact
 
@@ -406,7 +407,7 @@ def test_memory_grows_with_the_result_only() -> None:
 
 
 def test_spark_is_not_imported() -> None:
-    modules = "amqpscope.pipelines.walks.latency, amqpscope.pipelines.walks.failures"
+    modules = "amqpscope.pipelines.walks.latencies.latency, amqpscope.pipelines.walks.connections.failures"
     code = f"import sys; import {modules}; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.message_credit import MessageCredit
+from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, recorded, tables_of
 from tests.pipelines.walks.talks import same_in_every_manner, together, walk
 

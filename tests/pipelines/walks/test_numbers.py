@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines import engine
-from amqpscope.pipelines.walks import deriving, held, noted
+from amqpscope.pipelines.walks import held
+from amqpscope.pipelines.walks.confirms import deriving, noted
+from amqpscope.pipelines.walks.confirms.numbers import Numbering
+from amqpscope.pipelines.walks.confirms.turns import AGAIN, QUIET_NS, ROUNDS
 from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
-from amqpscope.pipelines.walks.numbers import Numbering
-from amqpscope.pipelines.walks.turns import AGAIN, QUIET_NS, ROUNDS
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
@@ -654,7 +655,7 @@ def some() -> dict[str, pa.Table]:
 )
 def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, keep: int) -> None:
     monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
     monkeypatch.setattr(held, "BLOCK", 40)
     if size < 3:
         some = {
@@ -669,7 +670,7 @@ def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, ke
 def test_what_lies_in_files_is_the_same(some, monkeypatch, keep: int) -> None:
     whole = publishes(numbered(some))
     monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.numbers.KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
     expected = publishes(numbered(some))
     monkeypatch.setattr(held, "BLOCK", 40)
     monkeypatch.setattr(noted, "SPILL", 2000)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks import names, requests
-from amqpscope.pipelines.walks.rpcs import Rpcs
+from amqpscope.pipelines.walks import names
+from amqpscope.pipelines.walks.rpcs import requests
+from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from amqpscope.pipelines.walks.walk import schema
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines.engine import Engine, walked
-from amqpscope.pipelines.walks.command_batches import pairs_of
-from amqpscope.pipelines.walks.heartbeats import Heartbeats
-from amqpscope.pipelines.walks.rpcs import Rpcs
-from amqpscope.pipelines.walks.session_statistics import SessionStatistics
+from amqpscope.pipelines.walks.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
+from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
 
@@ -303,6 +303,22 @@ def test_in_a_transaction_what_is_accepted_takes_effect_with_the_commit():
         (1, "none", None, None, "rollback", 13000),
         (2, "ack", done, True, None, None),
         (3, "none", None, None, "capture-end", 15000),
+    ]
+
+
+def test_a_rollback_ends_what_was_accepted_before_it():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    for number in (0, 1):
+        peers.transfer(False)
+        peers.settle("accept", (number, number))
+        peers.command(True, "tx.rollback")
+    peers.settle("accept", (1, 1))
+    peers.control(True, "session.detach", name="s")
+    assert settlements(peers) == [
+        (0, "none", None, "rollback", 7000),
+        (1, "none", None, "channel-close", 12000),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.settlements import Settlements
+from amqpscope.pipelines.walks.settlements.settlements import Settlements
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made
 

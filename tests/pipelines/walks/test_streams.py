@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 import pytest
 
 from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks import store, stored, stream_confirms
+from amqpscope.pipelines.walks import store
 from amqpscope.pipelines.walks.events import SOURCES
-from amqpscope.pipelines.walks.stream_confirms import StreamConfirms
-from amqpscope.pipelines.walks.stream_credit import StreamCredit
-from amqpscope.pipelines.walks.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
-from amqpscope.pipelines.walks.stream_lag import StreamLag, lagging, sort
+from amqpscope.pipelines.walks.stream import stored, stream_confirms
+from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
+from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
+from amqpscope.pipelines.walks.stream.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
+from amqpscope.pipelines.walks.stream.stream_lag import StreamLag, lagging, sort
 from amqpscope.pipelines.walks.walk import schema
 from tests.pipelines.walks.talks import (
     CAPTURES,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines.walks import walk
-from amqpscope.pipelines.walks.keys import COLUMNS, KEYED, ORDER, keyed, ordered
-from amqpscope.pipelines.walks.transits import HOUR_NS, STATE, Transits, transits
+from amqpscope.pipelines.walks.transits.keys import COLUMNS, KEYED, ORDER, keyed, ordered
+from amqpscope.pipelines.walks.transits.transits import HOUR_NS, STATE, Transits, transits
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.channel_errors import ChannelErrors
-from amqpscope.pipelines.walks.flow_control import FlowControl
-from amqpscope.pipelines.walks.heartbeats import Heartbeats
+from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.walks.connections.flow_control import FlowControl
+from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.dissector.runs import FOLDER

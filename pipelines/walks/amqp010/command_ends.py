@@ -1,0 +1,137 @@
+"""Controls that begin, move and end sessions of AMQP 0-10, and what is then outstanding: kernels of `command_walk`."""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.kernel import called
+from amqpscope.pipelines.walks import channels as ch
+from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.pipelines.walks.amqp010 import sessions as ss
+from amqpscope.pipelines.walks.amqp010.commands import (
+    ACCEPTED,
+    ATTACH,
+    AUTO,
+    BRANCH_BITS,
+    DETACH,
+    DETACHED,
+    DOUBTED,
+    EXPECTED,
+    KIND,
+    MORE,
+    NONE,
+    POINT,
+    QUIET,
+    REFUSALS,
+    ROLLED,
+    SEEN,
+    SILENT,
+    ST,
+    TIMEOUT,
+    UNKNOWN,
+    UNSURE,
+    Batch,
+    Outstanding,
+    finish,
+    queue_of,
+)  # fmt: skip
+from amqpscope.pipelines.walks.amqp010.sessions import RESUMED, SE
+from amqpscope.pipelines.walks.channels import (
+    ACC,
+    ANSWERED,
+    CAPTURE_END,
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    EVICTED,
+    GAP,
+    ROLLBACK,
+)
+from amqpscope.pipelines.walks.events import EV
+from amqpscope.pipelines.walks.ledger import SL
+
+
+@called
+def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
+    """Apply a control that begins, moves or ends a session; return False if there is no room: call it again."""
+    events, more, _ = batch
+    (accounts, _, _, _), rows = of.sessions
+    role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
+    frame, ts, code = events[i, EV.ORDER], events[i, EV.TS], more[i, MORE.CODE]
+    if role == POINT:
+        account = 2 * row + side
+        if rows[row, SE.ATTACHED] == 1 and more[i, MORE.TARGET] > 0 and accounts[account, ACC.LAST] < 0:
+            accounts[account, RESUMED] = 1
+            rows[row, SE.OUTLIVES] = 1
+    elif role == TIMEOUT:
+        rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
+    elif role == ATTACH:
+        if ss.is_over(of.sessions, row):
+            return drain_session(row, 1, of)
+        rows[row, SE.ATTACHED] = 1
+    elif role == EXPECTED and more[i, MORE.FIRST] == more[i, MORE.END] and more[i, MORE.CODE] == 0:
+        account = 2 * row + 1 - side  # nothing is expected of what came before: the session is a new one
+        if accounts[account, ACC.COUNT] > 0:
+            accounts[account, ACC.SERVER_CLOSE + side] = frame
+            accounts[account, ACC.SERVER_CLOSE_TS + side] = ts
+            if not drain(account, 0, of):
+                return False
+        ss.renew_account(accounts, account)
+    elif role == DETACH and rows[row, SE.OUTLIVES] == 0:
+        ss.end(of.sessions, row, side, frame, ts)
+    elif role == DETACHED and rows[row, SE.OUTLIVES] == 0 and code not in REFUSALS:
+        ss.end(of.sessions, row, side, frame, ts)
+        return drain_session(row, 0, of)
+    return True
+
+
+@called
+def drain_session(row: int, attached: int, of: Outstanding) -> bool:
+    """End a session, and begin it anew; return False if there is no room: call it again."""
+    for account in range(2 * row, 2 * row + 2):
+        if not drain(account, 0, of):
+            return False
+    ss.renew(of.sessions, row, attached)
+    return True
+
+
+@called
+def drain(account: int, outlives: int, of: Outstanding) -> bool:
+    """End what is outstanding on an account without an answer; return False if there is no room: call it again."""
+    channels, rows = of.sessions
+    accounts, slots, row = channels[0], of.ledger[1], account // 2
+    slot = lg.first_above(of.ledger, accounts, account, -1)
+    while slot >= 0:
+        if of.state[ST.OUT] >= len(of.out):
+            return False
+        extra = slots[slot, SL.EXTRA]
+        kind = extra & KIND
+        by, ts = ch.ending(channels, account, of.conn, of.gaps, 1 - account % 2, slots[slot, SL.FRAME])
+        outcome, goes_on = NONE, 0
+        if kind == ROLLED:
+            by, ts = ROLLBACK, slots[slot, SL.FRAME]
+        elif kind == DOUBTED:
+            by = GAP
+        elif kind == QUIET or kind == SEEN:
+            outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
+        elif kind == UNSURE:
+            outcome = UNKNOWN
+        elif outlives == 1 and (by == CONNECTION_CLOSE or by == CAPTURE_END or by == EVICTED):
+            goes_on = rows[row, SE.KEY] ^ of.state[ST.SCOPE]
+        elif kind == ACCEPTED and (by == CHANNEL_CLOSE or by == CONNECTION_CLOSE):
+            branch = extra >> BRANCH_BITS
+            if branch != 0 and branch != rows[row, SE.BRANCH]:  # another session may end it
+                outcome = UNKNOWN
+        finish(of, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
+        following = lg.following(of.ledger, slot)
+        lg.remove(of.ledger, accounts, slot)
+        slot = following
+    return True
+
+
+@called
+def close(of: Outstanding) -> bool:
+    """End the connection; return False if there is no room: call it again."""
+    channels, rows = of.sessions
+    for account in range(2 * channels[3][0]):
+        if not drain(account, rows[account // 2, SE.OUTLIVES], of):
+            return False
+    ss.forget(of.sessions)
+    return True

@@ -1,0 +1,1 @@
+"""Statistics of whole connections: flow control, heartbeats, failures, and errors of channels."""

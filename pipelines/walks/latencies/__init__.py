@@ -1,0 +1,1 @@
+"""Distributions of latencies: groups, buckets, and percentiles."""

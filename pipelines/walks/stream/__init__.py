@@ -1,0 +1,1 @@
+"""Statistics of the stream protocol: publishing ids and their confirms, credit, and deliveries."""

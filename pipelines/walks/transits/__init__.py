@@ -1,0 +1,1 @@
+"""The table `transits`: deliveries and the publishes that they are of, across connections."""

@@ -1,0 +1,399 @@
+"""Transits: deliveries and the publishes that they came from, on whichever connection. A walk over keys (`keys`).
+
+The messages with the same key are a group. A delivery came from the one publish of its group that is in the window
+before it. If there are several, the kinds of keys after the group's own decide: the one publish of the group with the
+delivery's trace, else the one with its content. For that, each sub-key (the key itself, key and trace, key and content)
+stores its latest publish and the time of the one before:
+
+    sub-key       latest publish      the one before      a delivery
+    unknown       -                   -                   asks the next kind; is ambiguous where the sub-key may be one
+                                                          that was not stored for lack of room
+    known         out of the window   -                   asks the next kind
+    known         in the window       out of the window   came from the latest publish
+    known         in the window       in the window       asks the next kind
+
+A delivery is ambiguous if no kind is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import call, i64, kernel, u64, worthwhile
+from amqpscope.dissector.kernels.words import MASK
+from amqpscope.pipelines.walks.store import declare, pack, unpack
+from amqpscope.pipelines.walks.transits.keys import COLUMNS, KINDS, NO_TIME, TRACE, keyed, ordered
+from amqpscope.pipelines.walks.walk import Rows, conform, known
+
+HOUR_NS = 3_600_000_000_000
+SUB_KEYS = 1_000_000
+"""Most sub-keys that are stored of one key."""
+MATCHED_BY = ("message-id", "trace", "content", "ambiguous")
+NEVER = -(1 << 63)
+"""A time that is in no window."""
+LONGEST_NS = 1 << 61
+"""The longest window; NO_TIME and NEVER are further away from all times, and from each other."""
+
+
+class Row(NamedTuple):
+    """Columns of rows as a matrix (int64); -1 for null."""
+
+    KEY: int
+    KIND: int
+    TRACE: int  # digest, 0 for none
+    CONTENT: int
+    IS_DELIVERY: int
+    TS: int
+    UNFINISHED: int
+    CONNECTION: int
+    FRAME: int
+    PACKET: int
+    CAPTURE: int  # number of its name
+
+
+class Slot(NamedTuple):
+    """Columns of the table of sub-keys; from TS on those of `Row`: of the latest publish."""
+
+    GROUP: int  # the slot is free unless this is the open group
+    SUB_KEY: int
+    BEFORE: int  # time of the publish before the latest (or one that may have been it), or NEVER
+    TS: int
+    UNFINISHED: int
+    CONNECTION: int
+    FRAME: int
+    PACKET: int
+    CAPTURE: int
+
+
+class Match(NamedTuple):
+    """Columns of matches, one row per delivery; from TS on those of `Row`: of its publish."""
+
+    KIND: int  # of the match; KINDS: ambiguous
+    TS: int
+    UNFINISHED: int
+    CONNECTION: int
+    FRAME: int
+    PACKET: int
+    CAPTURE: int
+
+
+class State(NamedTuple):
+    """Further state of the walk."""
+
+    GROUP: int  # number of the open group; 0 before the first
+    KEY: int
+    COUNT: int  # sub-keys of it
+    REFUSED: int  # time of the latest publish of which a sub-key was not stored, or NEVER
+    NEW: int  # sub-keys, stored or not, since those out of the window were dropped
+    LIMIT: int
+    WINDOW: int
+    OVERFLOWED: int
+    WRITTEN: int  # matches of this batch
+
+
+ROW, SLOT, MATCH, STATE = declare(Row), declare(Slot), declare(Match), declare(State)
+_PUBLISH = len(MATCH) - MATCH.TS
+_SLOTS = 1024
+
+
+def transits(messages: pa.Table, window_ns: int = HOUR_NS, compiled: bool | None = None) -> pa.Table:
+    """Return one row per delivery, pushed or got, with the publish it came from.
+
+    Args:
+        messages: rows of `messages` with COLUMNS, in any order.
+        window_ns: how far before a delivery to look for its publish (ns).
+        compiled: whether to run compiled; None leaves it to the size of the columns.
+
+    Returns:
+        The table `transits`.
+    """
+    if compiled is None:
+        compiled = worthwhile(messages.select(COLUMNS).nbytes)
+    walk = Transits(window_ns, compiled=compiled)
+    ((_, found),) = walk.feed(ordered(keyed(messages, compiled)))
+    return found
+
+
+class Transits:
+    """The walk over rows of `keyed` in ORDER.
+
+    Attributes:
+        overflowed: publishes of which not all sub-keys were stored, because the window had too many; deliveries that
+            need these are ambiguous.
+    """
+
+    tables = ("transits",)
+
+    def __init__(self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False) -> None:
+        """Create the walk.
+
+        Args:
+            window_ns: how far before a delivery to look for its publish (ns).
+            limit: sub-keys of a key.
+            compiled: whether to run compiled.
+
+        Raises:
+            ValueError: the window is negative, or the limit is not positive.
+        """
+        if window_ns < 0 or limit < 1:
+            raise ValueError("the window and the limit must be positive")
+        self.compiled = compiled
+        self.state = np.zeros(len(STATE), np.int64)
+        self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
+        self.state[STATE.LIMIT] = limit
+        self._clear()
+
+    def _clear(self) -> None:
+        for column in (STATE.GROUP, STATE.KEY, STATE.COUNT, STATE.NEW, STATE.OVERFLOWED):
+            self.state[column] = 0
+        self.slots = np.zeros((_SLOTS, len(SLOT)), np.int64)
+        self.captures: dict[str, int] = {}
+
+    @property
+    def overflowed(self) -> int:
+        """See the class."""
+        return int(self.state[STATE.OVERFLOWED])
+
+    def feed(self, rows: pa.Table) -> Iterator[Rows]:
+        """Walk over a batch, and yield a row for each of its deliveries."""
+        matrix = self._matrix(rows)
+        is_delivery = rows["is_delivery"]
+        matches = np.full((pc.sum(is_delivery).as_py() or 0, len(MATCH)), -1, np.int64)
+        self.state[STATE.WRITTEN] = 0
+        if len(self.slots) > 8 * max(_SLOTS, int(self.state[STATE.COUNT])):
+            self._fill(self._open(NEVER))  # of a group that was large
+        at = 0
+        while (at := call(match, self.compiled, matrix, at, self.slots, self.state, matches)) < len(matrix):
+            self._make_room(int(matrix[at, ROW.TS]))
+        yield "transits", self._rows(rows.filter(is_delivery), matches)
+
+    def finish(self) -> Iterator[Rows]:
+        """End the last group, and reset the walk except for `overflowed`. No row is outstanding."""
+        overflowed = self.overflowed
+        self._clear()
+        self.state[STATE.OVERFLOWED] = overflowed
+        yield from ()
+
+    def take_out(self) -> bytes:
+        """Return the state as versioned bytes, and reset the walk."""
+        parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
+        state = pack("transits", 1, parts)
+        self._clear()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned; window and limit are those of that walk.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        parts = unpack("transits", 1, state)
+        self.state = parts["state"]
+        self.captures = {name: number for number, name in enumerate(parts["captures"])}
+        self._fill(parts["slots"])
+
+    def _open(self, since: int) -> Any:
+        """Return the slots of the open group whose latest publish is not before a time."""
+        found = (self.slots[:, SLOT.GROUP] == self.state[STATE.GROUP]) & (self.slots[:, SLOT.TS] >= since)
+        return self.slots[found & (self.slots[:, SLOT.GROUP] > 0)]
+
+    def _make_room(self, ts: int) -> None:
+        """Make the table larger; at its limit, drop what is out of the window."""
+        if self.state[STATE.COUNT] + KINDS > self.state[STATE.LIMIT]:
+            kept = self._open(max(ts - int(self.state[STATE.WINDOW]), NEVER))
+            self.state[STATE.NEW] = 0
+        else:
+            kept = self._open(NEVER)
+        self.state[STATE.COUNT] = len(kept)
+        self._fill(kept)
+
+    def _fill(self, kept: Any) -> None:
+        size = _SLOTS
+        while size < 2 * (len(kept) + KINDS):
+            size *= 2
+        self.slots = np.zeros((size, len(SLOT)), np.int64)
+        call(fill, self.compiled, self.slots, kept)
+
+    def _matrix(self, rows: pa.Table) -> Any:
+        """Return rows as a matrix, columns as ROW."""
+        columns: dict[int, Any] = {column: rows[name] for column, name in _NUMBERS.items()}
+        columns[ROW.CAPTURE] = self._numbers(rows["capture"])
+        matrix = np.empty((len(ROW), len(rows)), np.int64).T  # filled by columns
+        for column, values in columns.items():
+            if values.null_count:
+                values = values.fill_null(-1)  # noqa: PLW2901
+            matrix[:, column] = values.to_numpy()
+        return matrix
+
+    def _numbers(self, names: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the numbers of captures, null for null."""
+        encoded = names.combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        found = [self.captures.setdefault(name, len(self.captures)) for name in encoded.dictionary.to_pylist()]
+        return pa.chunked_array([pa.array(found, pa.int64()).take(encoded.indices)])
+
+    def _rows(self, deliveries: pa.Table, matches: Any) -> pa.Table:
+        found = matches[:, MATCH.KIND] < KINDS
+        published, delivered = matches[:, MATCH.TS], deliveries["ts_ns"].to_numpy()
+        finished = (matches[:, MATCH.UNFINISHED] == 0) & ~deliveries["unfinished"].to_numpy()
+        with np.errstate(over="ignore"):
+            latency = delivered - published
+        timed = found & finished & (published != NO_TIME) & (latency >= 0)  # a delivery is not before its publish
+        captures = pa.array(list(self.captures), pa.string())
+        columns = {
+            "publish_connection_id": known(matches[:, MATCH.CONNECTION]),
+            "publish_frame_no": known(matches[:, MATCH.FRAME]),
+            "publish_packet": known(matches[:, MATCH.PACKET]),
+            "publish_capture": captures.take(known(matches[:, MATCH.CAPTURE])),
+            "publish_ts_ns": pa.array(published, mask=~found | (published == NO_TIME)),
+            **{f"deliver_{name}": deliveries[name] for name in ("connection_id", "frame_no", "packet", "capture")},
+            "deliver_ts_ns": known(delivered, NO_TIME),
+            "exchange": deliveries["exchange"],
+            "routing_key": deliveries["routing_key"],
+            "latency_ns": pa.array(latency, mask=~timed),
+            "matched_by": pa.array(MATCHED_BY).take(pa.array(matches[:, MATCH.KIND])),
+        }
+        return conform("transits", columns, len(matches))
+
+
+_NUMBERS = {
+    ROW.KEY: "key", ROW.KIND: "key_kind", ROW.TRACE: "trace", ROW.CONTENT: "content", ROW.IS_DELIVERY: "is_delivery",
+    ROW.TS: "ts_ns", ROW.UNFINISHED: "unfinished", ROW.CONNECTION: "connection_id", ROW.FRAME: "frame_no",
+    ROW.PACKET: "packet",
+}  # fmt: skip
+
+
+@kernel
+def match(rows: Array, first: int, slots: Array, state: Array, matches: Array) -> int:
+    """Walk over rows from `first` on.
+
+    Args:
+        rows: ROW.
+        first: where to begin.
+        slots: SLOT, a power of two of them.
+        state: STATE.
+        matches: MATCH, of -1, a row for each delivery.
+
+    Returns:
+        The number of rows; or less: the publish that needs room first.
+    """
+    for i in range(first, len(rows)):
+        if rows[i, ROW.KIND] < KINDS and (state[STATE.GROUP] == 0 or rows[i, ROW.KEY] != state[STATE.KEY]):
+            state[STATE.GROUP] += 1
+            state[STATE.KEY] = rows[i, ROW.KEY]
+            state[STATE.COUNT] = 0
+            state[STATE.NEW] = 0
+            state[STATE.REFUSED] = NEVER
+        if rows[i, ROW.IS_DELIVERY] == 1:
+            find_publish(rows, i, slots, state, matches)
+        elif lacks_room(slots, state):
+            return i
+        else:
+            keep_publish(rows, i, slots, state)
+    return len(rows)
+
+
+@kernel
+def lacks_room(slots: Array, state: Array) -> bool:
+    """Return whether the table must grow, or drop what is out of the window, before it takes a publish.
+
+    It drops when half as many sub-keys as the limit came since the last time: each pays for two of them.
+    """
+    needed: int = state[STATE.COUNT] + KINDS
+    new: int = state[STATE.NEW]
+    limit: int = state[STATE.LIMIT]
+    return 2 * new >= limit if needed > limit else 2 * needed > len(slots)
+
+
+@kernel
+def keep_publish(rows: Array, i: int, slots: Array, state: Array) -> None:
+    """Make a publish the latest of its sub-keys."""
+    refused = 0
+    for kind in range(rows[i, ROW.KIND], KINDS):
+        sub_key = sub_key_of(rows, i, kind)
+        if sub_key < 0:
+            continue
+        at = slot_of(slots, state[STATE.GROUP], sub_key)
+        if slots[at, SLOT.GROUP] == state[STATE.GROUP]:
+            slots[at, SLOT.BEFORE] = slots[at, SLOT.TS]
+        else:
+            state[STATE.NEW] += 1
+            if state[STATE.COUNT] >= state[STATE.LIMIT]:
+                refused = 1
+                state[STATE.REFUSED] = rows[i, ROW.TS]
+                continue
+            state[STATE.COUNT] += 1
+            slots[at, SLOT.GROUP] = state[STATE.GROUP]
+            slots[at, SLOT.SUB_KEY] = sub_key
+            slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
+        for column in range(_PUBLISH):
+            slots[at, SLOT.TS + column] = rows[i, ROW.TS + column]
+    state[STATE.OVERFLOWED] += refused
+
+
+@kernel
+def find_publish(rows: Array, i: int, slots: Array, state: Array, matches: Array) -> None:
+    """Write the match of a delivery: see the table in the module."""
+    line = state[STATE.WRITTEN]
+    state[STATE.WRITTEN] += 1
+    matches[line, MATCH.KIND] = KINDS
+    ts = rows[i, ROW.TS]
+    window = state[STATE.WINDOW]
+    for kind in range(rows[i, ROW.KIND], KINDS):
+        sub_key = sub_key_of(rows, i, kind)
+        if sub_key < 0:
+            continue
+        at = slot_of(slots, state[STATE.GROUP], sub_key)
+        if slots[at, SLOT.GROUP] != state[STATE.GROUP]:
+            if is_within(state[STATE.REFUSED], ts, window):
+                return  # it may be one that was not stored
+            continue
+        if is_within(slots[at, SLOT.TS], ts, window) and not is_within(slots[at, SLOT.BEFORE], ts, window):
+            matches[line, MATCH.KIND] = kind
+            for column in range(_PUBLISH):
+                matches[line, MATCH.TS + column] = slots[at, SLOT.TS + column]
+            return
+
+
+@kernel
+def sub_key_of(rows: Array, i: int, kind: int) -> int:
+    """Return the sub-key of a message for a kind; -1 where it has none."""
+    digest = rows[i, ROW.KEY]
+    if kind != rows[i, ROW.KIND]:
+        digest = rows[i, ROW.TRACE] if kind == TRACE else rows[i, ROW.CONTENT]
+        if digest == 0:
+            return -1
+    return mix(kind, digest)
+
+
+@kernel
+def slot_of(slots: Array, group: int, sub_key: int) -> int:
+    """Return the slot of a sub-key, or the free one for it."""
+    last = len(slots) - 1
+    at = sub_key & last
+    while slots[at, SLOT.GROUP] == group and slots[at, SLOT.SUB_KEY] != sub_key:
+        at = (at + 1) & last
+    return at
+
+
+@kernel
+def is_within(earlier: int, later: int, window: int) -> bool:
+    """Return whether a time is at most `window` before another, and not after it."""
+    return ((u64(later) - u64(earlier)) & MASK) <= u64(window)
+
+
+@kernel
+def fill(slots: Array, kept: Array) -> None:
+    """Put the slots of a group into a table that is empty and has room for them."""
+    for i in range(len(kept)):
+        at = slot_of(slots, i64(kept[i, SLOT.GROUP]), i64(kept[i, SLOT.SUB_KEY]))
+        for column in range(len(SLOT)):
+            slots[at, column] = kept[i, column]
