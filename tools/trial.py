@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,8 @@ ANSWERS: list[tuple[str, float, Callable[[Path], list[str]]]] = [
 ]  # fmt: skip
 """What is asked, the seconds that it may take, and the words of the command."""
 EXTRAS = "[report,tls]"
+PERSONAL = ("PYTHON", "VIRTUAL_ENV", "NUMBA_", "XDG_", "AMQPSCOPE_")
+"""Variables that change what is installed, found or kept."""
 
 
 class Trial:
@@ -46,12 +48,14 @@ class Trial:
 
     def run(self, what: str, command: Sequence[object], limit: float | None = None, **variables: str) -> str:
         """Run a command in the user's environment, print what it took, and return what it printed."""
-        known = {"HOME": str(self.home), "PATH": os.environ["PATH"], "TMPDIR": str(self.folder)}
-        begin = time.perf_counter()
+        known = {name: value for name, value in os.environ.items() if not name.startswith(PERSONAL)}
+        known |= {"HOME": str(self.home), "TMPDIR": str(self.folder)}
+        begin, before = time.perf_counter(), os.times()
         done = subprocess.run(  # noqa: S603
             list(map(str, command)), env=known | variables, cwd=self.folder, capture_output=True, text=True, check=False
         )
-        seconds = time.perf_counter() - begin
+        seconds, after = time.perf_counter() - begin, os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
         wrong = []
         if done.returncode:
             wrong.append(f"exit status {done.returncode}: {done.stderr.strip()}")
@@ -59,18 +63,18 @@ class Trial:
             wrong.append("it compiled kernels")
         if limit is not None and seconds > limit:
             wrong.append("too slow")
-        self.report(what, f"{seconds:6.2f} s" + (f" of {limit} s" if limit else ""), wrong)
+        allowed = f" of {limit} s" if limit else ""
+        self.report(what, f"{seconds:6.2f} s{allowed}, {used:.2f} s of processor", wrong)
         return done.stdout
 
     def report(self, what: str, found: str, wrong: Sequence[str]) -> None:
         """Print a line."""
         self.failed |= bool(wrong)
-        print(f"{what:<62}{found:<16}{'; '.join(wrong)}", flush=True)  # noqa: T201
+        print(f"{what:<62}{found:<40}{'; '.join(wrong)}", flush=True)  # noqa: T201
 
-    def look(self, what: str) -> None:
-        """See whether the home is still empty."""
-        left = sorted(path.name for path in self.home.iterdir())
-        self.report(f"files in the home after {what}", str(len(left)), left)
+    def in_home(self) -> set[str]:
+        """Return what is in the home: installers may leave something there, the program must not."""
+        return {path.name for path in self.home.iterdir()}
 
     def environment(self, name: str, *packages: object) -> Path:
         """Make a virtual environment with some packages; return where its programs are."""
@@ -86,9 +90,11 @@ def by_pip(trial: Trial, wheel: Path, big: Path) -> None:
     listed = trial.run("pip list", [programs / "pip", "list", "--format", "freeze"]).split()
     compilers = [each for each in listed if each.startswith(("numba", "llvmlite"))]
     trial.report("compilers installed", str(len(compilers)), compilers)
+    before = trial.in_home()
     for what, limit, words in ANSWERS:
         trial.run(what, [programs / "amqpscope", *words(big)], limit)
-    trial.look("pip install and all answers")
+    left = sorted(trial.in_home() - before)
+    trial.report("files that all these left in the home", str(len(left)), left)
 
 
 def by_others(trial: Trial, wheel: Path) -> None:
@@ -100,7 +106,7 @@ def by_others(trial: Trial, wheel: Path) -> None:
     small = str(CAPTURES / "orders_aio_pika.pcap")
     trial.run(f"{FIRST}: 20 kB", [program, "handshakes", small], 2.0)
     trial.run("amqpscope report, first run: 20 kB", [program, "report", small, "-o", "page.html"])
-    uvx: Mapping[str, str] = {"UV_CACHE_DIR": str(trial.folder / "uv"), "UV_PYTHON": sys.executable}
+    uvx = {"UV_CACHE_DIR": str(trial.folder / "uv"), "UV_PYTHON": sys.executable}
     for run in ("with installing", "again"):
         trial.run(f"uvx --from WHEEL amqpscope handshakes: 20 kB, {run}",
                   [tools / "uvx", "--from", wheel, "amqpscope", "handshakes", small], **uvx)  # fmt: skip
