@@ -7,8 +7,9 @@ Limits over all connections protect the process: when one is reached, rows depen
 (`..._PER_CONNECTION`, `..._PER_STREAM`, `TLS_HELD`, `TLS_TRIES`; channels have 65,536 numbers). Limits over all
 connections are reported in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`,
 `WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection, `UNPACKED` also
-at the frames that it concerns; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES` and `TLS_HELD_ALL` at the frame or
-connection that reached them; `FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones (`ip-fragment`).
+at the frames that it concerns; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES`, `LONG_FRAMES` and `TLS_HELD_ALL` at the
+frame or connection that reached them; `FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones
+(`ip-fragment`).
 """
 
 CONNECTIONS = 131_072
@@ -47,6 +48,13 @@ FRAME = 1 << 30
 
 STREAM_FRAME = 256 << 20
 """Bytes of a stream-protocol frame; a longer one counts as a lost boundary. Deliveries exceed the negotiated size."""
+
+LONG_FRAME = 128 << 20
+"""Bytes held of a stream-protocol frame until it is complete: its records, decoded. One that has more has no rows in
+`messages`."""
+
+LONG_FRAMES = 512 << 20
+"""The same of all connections."""
 
 SUB_BATCH = 64 << 20
 """Bytes of a sub-batch of a stream, decompressed; a larger one is not opened. Brokers refuse such ones since 4.3.5."""

@@ -144,7 +144,7 @@ class Records:
                 offset, length = offset + len(long.head), length - len(long.head)
             if key in self.long:
                 self.reader.part(self.long[key], offset, length, buffer)
-                self._bound(self.long[key])
+                self._bound(*key)
 
     def _begin(self, layout: int, content: bytes, size: int) -> Long:
         kind, head = int(self.kinds[layout]), int(self.heads[layout])
@@ -157,10 +157,11 @@ class Records:
         left = int.from_bytes(chunk[2:4], "big") if chunk[1] == USER_CHUNK else 0
         return Long(kind, content[:head], left, min(data, size - head), min(data, size - head))
 
-    def _bound(self, long: Long) -> None:
+    def _bound(self, slot: int, side: int) -> None:
         """Drop what is too much to hold until a frame is complete."""
+        long = self.long[slot, side]
         long.held = long.waiting_bytes + sum(array.nbytes for _, made in long.found for array in made.values())
-        if sum(other.held for other in self.long.values()) > limits.STREAM_FRAME:
+        if long.held > limits.LONG_FRAME or sum(other.held for other in self.long.values()) > limits.LONG_FRAMES:
             long.given_up += max(long.waiting_bytes, 1)
             long.limited = True
             long.waiting, long.waiting_bytes, long.found, long.held = [], 0, [], 0
