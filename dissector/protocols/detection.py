@@ -194,7 +194,7 @@ class Detector:
         forced = self._forced(probe, facts, slot)
         if forced and header is not None:
             facts[slot, Facts.PROTOCOL] = forced
-            if whole and forced != UNKNOWN:
+            if whole:
                 self._contradict(forced, slot, *self._client_first(probe, facts, slot))
             return
         if whole:

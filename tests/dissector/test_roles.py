@@ -69,6 +69,7 @@ def test_a_header_tells_who_is_the_client_where_nothing_else_does() -> None:
     [
         ("pika_consume", "5672=rabbitmq-stream", "amqp-0-9-1"),
         ("pika_consume", "5672=tls", "amqp-0-9-1"),
+        ("pika_consume", "5672=unknown", "amqp-0-9-1"),
         ("qpid_plain", "5672=amqp-0-9-1", "amqp-0-10"),
         ("amqp10_handshakes", "5672=amqp-0-9-1", "amqp-1.0"),
         ("stream_rstream", "5552=amqp-0-9-1", "rabbitmq-stream"),
@@ -86,7 +87,7 @@ def test_a_port_that_contradicts_the_content_is_reported(
     assert {row["handshake_cause"].rpartition(" ")[2] for row in connections} == {found}
 
 
-@pytest.mark.parametrize("named", ["5672=amqp-0-9-1", "5672=unknown", "1=tls"])
+@pytest.mark.parametrize("named", ["5672=amqp-0-9-1", "1=unknown", "1=tls"])
 def test_a_port_that_agrees_is_not(named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["handshakes", str(FOLDER / "pika_consume.pcap"), "--port", named]) == 0
     assert "--port" not in "".join(capsys.readouterr())
