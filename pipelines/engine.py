@@ -111,7 +111,8 @@ class Engine:
         self.rows = rows_for(tables) - (frozenset() if deliveries else {KEYED})
         self.chains = chains(compiled, tables)
         self.gathered = Gathered(needs_of(self.chains), compiled)
-        self.latencies = Latencies()
+        self._latencies = Latencies()
+        self._adding: list[Future[None]] = []
         self.failures = Failures()
         self.over_keys = [each for each in OVER_KEYS if each.of in self.rows]
         self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
@@ -122,7 +123,19 @@ class Engine:
         self._keyed = Pile("key", ROOM >> 2)
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
         self.pool = ThreadPoolExecutor(THREADS, "amqpscope-walk")
+        self._adder = ThreadPoolExecutor(1, "amqpscope-add")
         self._under_way: list[Future[list[Rows]]] = []
+
+    @property
+    def latencies(self) -> Latencies:
+        """Latencies of all rows so far, which another thread adds up."""
+        self._settle_latencies()
+        return self._latencies
+
+    def _settle_latencies(self) -> None:
+        for each in self._adding:
+            each.result()
+        self._adding = []
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that are needed of a table; none for a table that is not needed."""
@@ -199,6 +212,7 @@ class Engine:
                     self._rows(found)
         self.conclude(emit, self._undecided)
         self.pool.shutdown()
+        self._adder.shutdown()
 
     def walk(self, some: pa.Array, emit: Emit) -> None:
         """Walk over the rows of these connections; all of them must have come, and `connect` before.
@@ -218,6 +232,7 @@ class Engine:
 
     def _settle(self, then: Iterable[Future[list[Rows]]] = ()) -> None:
         """Wait until walks are through the last batch, let them begin with the next, and emit the rows of the last."""
+        self._settle_latencies()
         found = [future.result() for future in self._under_way]
         self._under_way = list(then)
         self._rows(itertools.chain.from_iterable(found))
@@ -308,7 +323,7 @@ class Engine:
             if name not in self.rows:
                 continue
             if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
-                self.latencies.add(METRICS[name], rows)
+                self._adding.append(self._adder.submit(self._latencies.add, METRICS[name], rows))
             waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
             if waits.any():
                 self._undecided[name].append(rows.filter(pa.array(waits)))

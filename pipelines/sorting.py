@@ -18,8 +18,8 @@ from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.events import Events, decoded
 from amqpscope.pipelines.walks.walk import schema
 
-BATCH = 1 << 17
-"""Events of a batch."""
+BATCH = 1 << 19
+"""Events of a batch: as many as memory allows, for what each walk does once per batch adds up."""
 CHUNK = 1 << 17
 """Least number of events that are sorted together."""
 PLACE = "__place"
