@@ -91,7 +91,7 @@ Read = Callable[[], pa.Table]
 def read_parts(folder: Place, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a table, some row groups at a time; columns that it lacks are left out.
 
-    Texts of Parquet files are dictionaries; so are columns without a value left out.
+    So are columns that a file notes to have no value. Texts of Parquet files are dictionaries.
 
     Raises:
         ReadError: a part cannot be read.

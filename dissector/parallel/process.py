@@ -16,9 +16,9 @@ def settle(returns_memory: bool = True, without_pandas: bool = False) -> None:
 
     Args:
         returns_memory: let Arrow use the allocator of the system, which returns memory that Arrow's own retains:
-            dissecting 1 GB of capture takes 650 MB at the peak, not 850, and analyzing it 1.3 GB, not 1.9.
+            dissecting 1 GB of capture takes 650 MB at the peak, not 850. Rows of tables come and go in turns; Arrow's
+            own is faster for these.
         without_pandas: keep pyarrow from importing pandas, which takes 0.2 s: for processes that are ours alone.
-        retains: leave Arrow its own allocator: for reading tables, whose rows come and go in turns.
     """
     import pyarrow as pa  # noqa: PLC0415 - not every command needs it
 
