@@ -197,6 +197,7 @@ class Control(Matrix):
     KNOWN = column("identities in the younger table of these")
     EVICTED = column("open connections that were evicted")
     WANT = column("why the walk stopped")
+    SWEPT = column("half-minute of the clock in which silent connections were looked for last")
 
 
 class Chunk(Records):
