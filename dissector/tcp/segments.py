@@ -11,6 +11,7 @@ from amqpscope.dissector.tcp.arrival import acknowledged, take
 from amqpscope.dissector.tcp.buffered import buffered
 from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
+from amqpscope.dissector.tcp.identities import identity, is_known
 from amqpscope.dissector.tcp.idling import IDLE_NS, release_idle, sweep, waits
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.settling import begins
@@ -153,6 +154,9 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
             return False
     elif not is_answer and begins(batch, i, flows, slot, side):
         return False
-    # Another capture point may see the next connection before ours sees the end of this one.
-    here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
-    return here or is_silent(conn, slot, batch.ts_ns[i])
+    if conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]]:
+        return True
+    # Another capture point may see the next connection before ours sees the end of this one, and an earlier one later.
+    if is_known(flows, identity(facts, slot, isn, 0)):
+        return False
+    return closed(conn, slot) != 0 or is_silent(conn, slot, batch.ts_ns[i])
