@@ -10,13 +10,14 @@ import pytest
 
 from amqpscope.pipelines.engine import Engine, walked
 from amqpscope.pipelines.walks.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
 
-ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request"}
+ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request", "commands": "sent"}
 
 
 def rows(*peers: Peers, table: str, columns: str) -> list[tuple[Any, ...]]:
@@ -43,6 +44,10 @@ def settlements(*peers: Peers, columns: str = "delivery_tag outcome settle_frame
 
 def requests(*peers: Peers, columns: str = "request response outcome response_frame_no ended_by") -> list[Any]:
     return rows(*peers, table="rpcs", columns=columns)
+
+
+def commands(*peers: Peers, columns: str = "method command_id outcome answer_frame_no ended_by") -> list[Any]:
+    return rows(*peers, table="commands", columns=columns)
 
 
 # ---------------------------------------------------------------------------------------------------------- confirms
@@ -203,6 +208,12 @@ def test_a_session_goes_on_on_another_connection(timeout):
     ]
     assert requests(*both, columns="connection_id request response outcome ended_by") == [
         (1, "execution.sync", "session.completed", "ok", None)
+    ]
+    assert commands(*both, columns="connection_id from_client method command_id answer_ts_ns ended_by") == [
+        (1, True, "message.transfer", 0, 104_000, None),
+        (1, False, "message.transfer", 0, None, "connection-close"),
+        (1, True, "execution.sync", 1, 104_000, None),
+        (2, True, "message.accept", 2, None, "capture-end"),
     ]
 
 
@@ -499,6 +510,55 @@ def test_steps_of_distributed_transactions_fail_by_their_result():
     ]
 
 
+# ---------------------------------------------------------------------------------------------------------- commands
+
+
+def test_every_command_is_completed_or_fails():
+    """Also results, what asks for nothing, and ids that wrap."""
+    peers = Peers(1)
+    peers.begin(point=2**32 - 2)
+    peers.command(True, "queue.declare", sync=False)
+    peers.command(True, "queue.query", sync=False)
+    peers.ids["s", True] = 2**32
+    result = peers.command(False, "execution.result", sync=False, command_id_sequence_no=2**32 - 1)
+    peers.transfer(True, mode=1)
+    first = peers.completed(False, (2**32 - 2, 0))
+    delivery = peers.transfer(False)
+    second = peers.completed(True, (result, delivery))
+    peers.settle("accept", (delivery, delivery))
+    peers.command(True, "queue.delete", sync=False)
+    failed = len(peers.frames)
+    peers.command(False, "execution.exception", sync=False, command_id_sequence_no=2, error_code=404, description="no")
+    peers.command(True, "message.flow", sync=False)
+    columns = "from_client method command_id outcome answer_frame_no reply_code reply_text ended_by latency_ns"
+    assert commands(peers, columns=columns) == [
+        (True, "queue.declare", 2**32 - 2, "ok", first, None, None, None, 4000),
+        (True, "queue.query", 2**32 - 1, "ok", first, None, None, None, 3000),
+        (False, "execution.result", result, "ok", second, None, None, None, 4000),
+        (True, "message.transfer", 2**32, "ok", first, None, None, None, 1000),
+        (False, "message.transfer", delivery, "ok", second, None, None, None, 1000),
+        (True, "message.accept", 2**32 + 1, "none", None, None, None, "channel-close", None),
+        (True, "queue.delete", 2**32 + 2, "error", failed, 404, "no", None, 1000),
+        (False, "execution.exception", delivery + 1, "none", None, None, None, "channel-close", None),
+        (True, "message.flow", 2**32 + 3, "none", None, None, None, "discarded", None),
+    ]
+
+
+def test_commands_that_gaps_hide():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "message.flow", sync=False)
+    peers.lose(from_client=False)
+    peers.command(True, "message.flow", sync=False)
+    peers.command(True, "message.flow", sync=False, command_id=None)
+    done = peers.completed(False, (0, 2))
+    assert commands(peers) == [
+        ("message.flow", 0, "none", None, "gap"),
+        ("message.flow", 1, "ok", done, None),
+        ("message.flow", None, "none", None, "gap"),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------ in any manner
 
 
@@ -510,14 +570,15 @@ def test_pairs_are_read_from_texts():
     assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_anything_in_every_manner(seed):
+@pytest.mark.parametrize(("make", "seed"), [*((SessionStatistics, seed) for seed in range(3)), (SessionCommands, 3)])
+def test_anything_in_every_manner(make, seed):
     chance = random.Random(seed)
-    same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), SessionStatistics)
+    same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), make)
 
 
-def test_recordings_in_every_manner():
-    same_in_every_manner(together(map(recorded, CAPTURES)), SessionStatistics, (7, 100))
+@pytest.mark.parametrize("make", [SessionStatistics, SessionCommands])
+def test_recordings_in_every_manner(make):
+    same_in_every_manner(together(map(recorded, CAPTURES)), make, (7, 100))
 
 
 @pytest.mark.parametrize("make", [Rpcs, Heartbeats])
