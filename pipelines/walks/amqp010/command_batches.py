@@ -38,7 +38,7 @@ _BRANCH = (1 << 31) - 1
 _STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
 """The result of a step of a distributed transaction."""
 _RESULT = what(FRAMES_010, "execution.result")
-_OF_BRANCHES = [what(FRAMES_010, f"dtx.{name}") for name in ("start", "prepare", "commit", "rollback")]
+_OF_BRANCHES = [what(FRAMES_010, f"dtx.{name}") for name in ("start", "end", "prepare", "commit", "rollback")]
 _SUBSCRIBE = what(FRAMES_010, "message.subscribe")
 _DELIVER = what(MESSAGES, KINDS[1])
 SUBSCRIPTIONS = 1 << 16

@@ -22,7 +22,10 @@ from amqpscope.pipelines.walks.amqp010.command_batches import (
     statuses,
 )
 from amqpscope.pipelines.walks.amqp010.commands import (
+    AT,
     ERROR,
+    HELD,
+    KIND,
     NACK,
     OUT,
     OUTCOMES,
@@ -35,10 +38,11 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     Batch,
     queue_of,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.session_walk import SessionWalk
+from amqpscope.pipelines.walks.amqp010.session_walk import LIMIT, SessionWalk
 from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.walks.events import CONNECTIONS, FRAMES_010, MESSAGES, SPOKEN, Events
 from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.rows import Waiting
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 PROTOCOL = SPOKEN[FRAMES_010]
@@ -50,7 +54,7 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    NAME, VERSION = "session_statistics", 2
+    NAME, VERSION = "session_statistics", 3
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
@@ -70,6 +74,11 @@ class SessionStatistics(SessionWalk):
         ),
     }  # fmt: skip
 
+    def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
+        super().__init__(compiled, limit)
+        self.held = self.stores["held"] = Waiting(FRAMES_010, COLUMNS)
+        """Frames of each message.accept of deliveries that are HELD."""
+
     def _reset(self) -> None:
         super()._reset()
         self.queues = Queues()
@@ -79,6 +88,14 @@ class SessionStatistics(SessionWalk):
         batch = batch_of(events, at, self.messages.base, ROLES)
         describe(batch, events, at, self.queues)
         return batch
+
+    def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
+        if waiting is not self.held:
+            return super()._needed(waiting, events, still)
+        slots = self.ledger[1]
+        ids = np.unique(self.accepts[(slots[:, SL.ROW] >= 0) & (slots[:, SL.EXTRA] & KIND == HELD), AT.ID])
+        self.held.forget(ids[0] if len(ids) else self.held.base)
+        return ids[ids >= self.held.base] - self.held.base
 
     def _parts(self) -> dict[str, Any]:
         own = {"keys": self.queues.keys, "queues": self.queues.queues, "names": self.queues.names.table()}
@@ -102,7 +119,9 @@ class SessionStatistics(SessionWalk):
         ):
             if mine.any():
                 some = out[mine]
-                rows, numbers = made(some, self._answers(events, some[:, OUT.ANSWER]))
+                ids = some[:, OUT.ANSWER]
+                answers = self.held.chosen(ids) if table == "settlements" else self._answers(events, ids)
+                rows, numbers = made(some, answers)
                 yield from sj.parted(table, rows, some[:, OUT.SESSION], numbers)
 
     def _confirms(self, out: Any, answers: Any) -> tuple[pa.Table, Any]:

@@ -23,6 +23,7 @@ from amqpscope.pipelines.walks.amqp010.command_batches import KINDS
 from amqpscope.pipelines.walks.amqp010.command_ends import close
 from amqpscope.pipelines.walks.amqp010.command_walk import walk
 from amqpscope.pipelines.walks.amqp010.commands import (
+    AT,
     DONE,
     MORE,
     OUT,
@@ -38,7 +39,7 @@ from amqpscope.pipelines.walks.events import FRAMES_010, MESSAGES, Events, what
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.rows import Waiting
 from amqpscope.pipelines.walks.speaking import events_of
-from amqpscope.pipelines.walks.store import group, named, pack, release_arrays, unpack
+from amqpscope.pipelines.walks.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.walks.walk import Rows
 
 LIMIT = 1 << 25
@@ -72,6 +73,7 @@ class SessionWalk(ABC):
         self.messages, self.frames = Waiting(MESSAGES, self.MESSAGE), Waiting(FRAMES_010, self.FRAME)
         room = ROOM if compiled else ROOM >> 8
         self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
+        self.stores = {"messages": self.messages, "frames": self.frames}
         self._reset()
 
     @property
@@ -90,13 +92,16 @@ class SessionWalk(ABC):
     def _reset(self) -> None:
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
+        self.accepts = np.zeros((len(self.ledger[1]), len(AT)), np.int64)
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.SEVERAL] = -1
 
     @property
     def _outstanding(self) -> Outstanding:
         """What kernels take."""
-        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.reported, self.state)
+        return Outstanding(
+            self.conn, self.gaps, self.sessions, self.ledger, self.accepts, self.out, self.reported, self.state
+        )
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -104,7 +109,7 @@ class SessionWalk(ABC):
         at = events_of(events, self.conn, FRAMES_010, transfers)
         if not len(at):
             return
-        for waiting in (self.messages, self.frames):
+        for waiting in self.stores.values():
             waiting.begin(events)
         batch = self._batch(events, at)
         _, more, _ = batch
@@ -116,20 +121,21 @@ class SessionWalk(ABC):
             why = call(walk, self.compiled, batch, self._outstanding)
             if why == SPENT_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
+                self.accepts = grown(self.accepts, len(self.ledger[1]))
             else:
                 yield from self._rows(events)
         slot = more[:, MORE.SLOT]
         still = np.flatnonzero(slot >= 0)
         still = at[still[self.ledger[1][slot[still], SL.ROW] == more[still, MORE.IDENTITY]]]
-        for waiting in (self.messages, self.frames):
-            waiting.end(still[events.source[still] == waiting.source])
+        for waiting in self.stores.values():
+            waiting.end(self._needed(waiting, events, still))
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         while not call(close, self.compiled, self._outstanding):
             yield from self._rows(None)
         yield from self._rows(None)
-        for waiting in (self.messages, self.frames):
+        for waiting in self.stores.values():
             waiting.drop()
             waiting.base = 0
         self._reset()
@@ -137,7 +143,7 @@ class SessionWalk(ABC):
     def take_out(self) -> bytes:
         """See `walk.Walk`."""
         parts = self._parts() | {"base": self.messages.base}
-        for name, waiting in (("messages", self.messages), ("frames", self.frames)):
+        for name, waiting in self.stores.items():
             if (rows := waiting.table()) is not None:
                 parts[name] = rows
             waiting.drop()
@@ -148,18 +154,23 @@ class SessionWalk(ABC):
         """See `walk.Walk`."""
         parts = unpack(self.NAME, self.VERSION, state)
         self._restore(parts)
-        self.messages.put_back(parts.get("messages"), parts["base"])
-        self.frames.put_back(parts.get("frames"), parts["base"])
+        for name, waiting in self.stores.items():
+            waiting.put_back(parts.get(name), parts["base"])
 
     def _parts(self) -> dict[str, Any]:
         """Return the state besides outstanding rows, by name."""
-        own = {"conn": self.conn, "gaps": self.gaps, "state": self.state}
+        own = {"conn": self.conn, "gaps": self.gaps, "state": self.state, "accepts": self.accepts}
         return own | named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
 
     def _restore(self, parts: dict[str, Any]) -> None:
         """Restore what `_parts` returned."""
         self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
+        self.accepts = parts["accepts"]
         self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+
+    def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
+        """Return the positions of events whose rows a store keeps; `still`: of commands that are outstanding."""
+        return still[events.source[still] == waiting.source]
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""

@@ -414,16 +414,62 @@ def test_whether_a_branch_is_open_is_unknown_after_a_gap():
     assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "ack", None), (1, "none", "gap")]
 
 
-def test_a_session_that_commits_has_transactions():
-    """Also where its tx.select is not in the capture."""
+def joined_in_the_middle() -> Peers:
+    """A session whose beginning is not in the capture, with an accepted delivery and one that is outstanding."""
     peers = Peers(1)
-    peers.begin()
-    peers.command(True, "tx.commit")
-    peers.completed(False, (0, 0))
+    peers.transfer(False)
     peers.transfer(False)
     peers.settle("accept", (0, 0))
+    return peers
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome", "ended_by"),
+    [
+        ("tx.commit", "ack", None), ("tx.rollback", "none", "rollback"), ("dtx.end", "none", "capture-end"),
+        ("tx.select", "ack", None), ("dtx.select", "ack", None), ("dtx.start", "ack", None), (None, "ack", None),
+    ],
+)  # fmt: skip
+def test_what_was_accepted_before_the_first_sign_of_a_transaction(then, outcome, ended_by):
+    """It is part of one that ends then; before one that begins it is in none."""
+    peers = joined_in_the_middle()
+    accepted = len(peers.frames) - 1
+    if then is not None:
+        peers.command(True, then, xid="a" if then in ("dtx.start", "dtx.end") else None)
+    done = peers.completed(False, (0, 1))
+    at = None if outcome != "ack" else done if then == "tx.commit" else accepted
+    found = settlements(peers, columns="delivery_tag outcome settle_frame_no ended_by")
+    assert found == [(0, outcome, at, ended_by), (1, "none", None, "capture-end")]
+
+
+def test_no_transaction_lasts_longer_than_a_minute_if_its_beginning_was_not_seen():
+    peers = joined_in_the_middle()
+    peers.transfer(False)
+    for row in (peers.frames[-1], peers.messages[-1]):
+        row["ts_ns"] += 60_000_000_000
     peers.command(True, "tx.rollback")
-    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "none", "rollback")]
+    assert settlements(peers, columns="delivery_tag outcome settle_frame_no ended_by")[0] == (0, "ack", 2, None)
+
+
+def test_a_transaction_may_end_in_a_gap():
+    """What was accepted before the gap may be committed, or in none; what comes after it is part of what ends then."""
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False)
+    peers.transfer(False)
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.lose(from_client=True)
+    peers.settle("accept", (1, 1))
+    peers.lose(from_client=True)
+    peers.settle("accept", (2, 2))
+    peers.command(True, "tx.commit")
+    peers.completed(False, (0, 3))
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [
+        (0, "ack", None),
+        (1, "none", "gap"),
+        (2, "ack", None),
+    ]
 
 
 def test_a_branch_that_is_not_over_at_the_end_of_the_capture():
