@@ -11,6 +11,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     ACCEPT,
     ACCEPTED,
     ACK,
+    AT,
     BRANCH_BITS,
     COMMIT,
     COMMITTING,
@@ -18,6 +19,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     COMPLETED,
     DOUBTED,
     EXCEPTION,
+    HELD,
     KIND,
     MORE,
     NONE,
@@ -38,7 +40,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     roll_back,
     settle,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.sessions import DONE_FROM, DONE_TO, RESUMED, SE, WRAP
+from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_FROM, DONE_TO, RESUMED, SE, WRAP
 from amqpscope.pipelines.walks.channels import ACC, GAP
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
@@ -55,6 +57,8 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     account = 2 * row + 1 - side
     named = role == RESULT or role == EXCEPTION
     pending = accepted_as(row, of) if role == ACCEPT and side == CLIENT else NONE
+    if pending == HELD and rows[row, SE.HELD_TS] < 0:
+        rows[row, SE.HELD_TS] = events[i, EV.TS]
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
@@ -89,7 +93,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                     if found > 1:
                         break
                 elif made != NONE and pending != NONE:
-                    accept(of, slot, pending, rows[row, SE.BRANCH], events[i, EV.ORDER])
+                    accept(batch, i, row, slot, pending, of)
                 elif made != NONE:
                     if role == RESULT and not end_branch(batch, i, slot, row, of):
                         return False
@@ -165,21 +169,31 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
 def accepted_as(row: int, of: Outstanding) -> int:
     """Return what a delivery of a session is when it is accepted in a transaction; NONE: it is not in one."""
     rows = of.sessions[1]
-    since = rows[row, SE.BRANCH_GAPS]
-    if since >= 0 and of.conn[CONN.CLIENT_GAPS] != since:
+    since, gaps = rows[row, SE.BRANCH_GAPS], of.conn[CONN.CLIENT_GAPS]
+    if since >= 0 and gaps != since:
         return DOUBTED
-    return ACCEPTED if rows[row, SE.TRANSACTION] == 1 or rows[row, SE.BRANCH] != 0 else NONE
+    if rows[row, SE.TRANSACTION] == COMMITTED or rows[row, SE.BRANCH] != 0:
+        return ACCEPTED
+    sure = rows[row, SE.TRANSACTION] == AT_ONCE and rows[row, SE.SURE_GAPS] == gaps
+    return NONE if since >= 0 or sure else HELD
 
 
 @kernel
-def accept(of: Outstanding, slot: int, kind: int, branch: int, frame: int) -> None:
-    """Note that a delivery is accepted in a transaction; `branch`: in this one of a distributed transaction."""
-    slots = of.ledger[1]
-    if slots[slot, SL.EXTRA] & KIND == ROLLED:
-        slots[slot, SL.FRAME] = frame
+def accept(batch: Batch, i: int, row: int, slot: int, kind: int, of: Outstanding) -> None:
+    """Note that a delivery of a session (its row) is accepted in a transaction, or perhaps in one (HELD)."""
+    events, more, _ = batch
+    slots, accepts = of.ledger[1], of.accepts
+    before = slots[slot, SL.EXTRA] & KIND
+    if before == HELD:
+        return
+    if before == ROLLED:
+        slots[slot, SL.FRAME] = events[i, EV.ORDER]
     mark(of, slot, kind)
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
+    branch = of.sessions[1][row, SE.BRANCH]
     slots[slot, SL.EXTRA] = kept | (SEVERAL_BIT * of.state[ST.SEVERAL]) | (branch << BRANCH_BITS)
+    accepts[slot, AT.ID] = more[i, MORE.IDENTITY]
+    accepts[slot, AT.FRAME] = events[i, EV.ORDER]
 
 
 @called

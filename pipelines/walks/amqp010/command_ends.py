@@ -15,6 +15,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     DETACHED,
     DOUBTED,
     EXPECTED,
+    HELD,
     KIND,
     MORE,
     NONE,
@@ -32,8 +33,9 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     Outstanding,
     finish,
     queue_of,
+    settle_held,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.sessions import RESUMED, SE
+from amqpscope.pipelines.walks.amqp010.sessions import PERHAPS, RESUMED, SE
 from amqpscope.pipelines.walks.channels import (
     ACC,
     ANSWERED,
@@ -60,6 +62,7 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         if rows[row, SE.ATTACHED] == 1 and more[i, MORE.TARGET] > 0 and accounts[account, ACC.LAST] < 0:
             accounts[account, RESUMED] = 1
             rows[row, SE.OUTLIVES] = 1
+            rows[row, SE.TRANSACTION] = max(rows[row, SE.TRANSACTION], PERHAPS)
     elif role == TIMEOUT:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
@@ -103,6 +106,11 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             return False
         extra = slots[slot, SL.EXTRA]
         kind = extra & KIND
+        if kind == HELD:
+            following = lg.following(of.ledger, slot)
+            settle_held(of, slot)
+            slot = following
+            continue
         by, ts = ch.ending(channels, account, of.conn, of.gaps, 1 - account % 2, slots[slot, SL.FRAME])
         outcome, goes_on = NONE, 0
         if kind == ROLLED:
