@@ -86,9 +86,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     following = p + size
     if following > end or 0 < walk.parsers[row, Parser.MOST] < size:
         return 0
-    if extent.is_told(flags, kind) and not extent.is_sound(
-        data, p + HEAD_BYTES, size - HEAD_BYTES, following, kind, own
-    ):
+    if extent.is_told(flags, kind) and not extent.is_sound(data, p + HEAD_BYTES, size - HEAD_BYTES, end, kind, own):
         return 0
     if following + HEAD_BYTES <= end and wrong_byte(data, following) >= 0:
         return 0
@@ -216,7 +214,9 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     if is_doubtful(walk, chunks, i, row, own):
         lose_after_head(walk, row, extent.may_be_body(i64(head[p]), i64(head[p + 1])))
         doubt(walk, chunks, i, row, HEAD_BYTES)
-        extent.look_for_end(walk, chunks, i, row, own)
+        parsers[row, Parser.NATURAL] = 0
+        if extent.is_told(i64(head[p]), i64(head[p + 1])):
+            extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
@@ -322,6 +322,7 @@ walk_chunks = laid_over(
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "may_end": extent.may_end,
         "HIDES_NONE": HEAD_BYTES,
     },
     OVERHEAD=HEAD_BYTES,
