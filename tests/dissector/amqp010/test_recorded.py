@@ -158,6 +158,7 @@ def test_lines_of_text_name_operations_and_numbers(capsys: pytest.CaptureFixture
     assert any(" 1.1 header 429 bytes" in line for line in lines)
     assert any(" 1.1 command 18 bytes" in line for line in lines)
     assert any("reply_code=200 (normal)" in line for line in lines)
+    assert any(" session.detached " in line and line.endswith(" code=0 (normal)") for line in lines)
 
 
 def test_frames_are_listed_in_the_order_of_packets(capsys: pytest.CaptureFixture[str]) -> None:
