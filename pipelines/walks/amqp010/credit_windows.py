@@ -25,7 +25,6 @@ from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import lookup as lu
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
 from amqpscope.pipelines.walks.amqp010.commands import REFUSALS
-from amqpscope.pipelines.walks.amqp010.sessions import WRAP
 from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
@@ -306,8 +305,7 @@ def completed(
         return
     account = 2 * session + 1 - side
     for k in range(more[i, MORE.FIRST], more[i, MORE.END]):
-        lower = ss.unwrapped(ranges[k, 0], accounts[account, ACC.LAST])
-        upper = lower + ((ranges[k, 1] - ranges[k, 0]) & (WRAP - 1))
+        lower, upper = ss.unwrapped(ranges[k, 0], ranges[k, 1], accounts[account, ACC.LAST])
         slot = lg.first_above(ledger, accounts, account, lower - 1)
         while slot >= 0 and lg.number_of(ledger, slot) <= upper:
             following, number = lg.following(ledger, slot), lg.number_of(ledger, slot)

@@ -114,6 +114,15 @@ def test_ids_wrap():
     ]
 
 
+@pytest.mark.parametrize("ranges", [[(2**32 - 2, 4)], [(2**32 - 2, 2**32 - 1), (0, 4)]])
+def test_sets_that_begin_before_the_wrap_when_the_session_goes_on_after_it(ranges):
+    peers = Peers(1)
+    peers.begin(point=3)
+    peers.transfer(True)
+    done = peers.completed(False, *ranges)
+    assert confirms(peers) == [(3, "ack", done, None, None)]
+
+
 @pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
 def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before(code):
     peers = Peers(1)
