@@ -182,11 +182,8 @@ def accept(batch: Batch, i: int, row: int, slot: int, kind: int, of: Outstanding
     """Note that a delivery of a session (its row) is accepted in a transaction, or perhaps in one (HELD)."""
     events, more, _ = batch
     slots, accepts = of.ledger[1], of.accepts
-    before = slots[slot, SL.EXTRA] & KIND
-    if before == HELD:
+    if slots[slot, SL.EXTRA] & KIND == HELD:
         return
-    if before == ROLLED:
-        slots[slot, SL.FRAME] = events[i, EV.ORDER]
     mark(of, slot, kind)
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
     branch = of.sessions[1][row, SE.BRANCH]
@@ -212,7 +209,7 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
             if of.state[ST.OUT] >= len(of.out):
                 return False
             if kind == ROLLED:
-                roll_back(of, slot, events[i, EV.TS])
+                roll_back(of, slot, events[i, EV.ORDER], events[i, EV.TS])
             else:
                 mark(of, slot, kind)
             if kind == COMMITTING:

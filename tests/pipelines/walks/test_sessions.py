@@ -342,6 +342,29 @@ def test_a_rollback_ends_what_was_accepted_before_it():
     ]
 
 
+def test_after_a_rollback_a_gap_may_hold_what_settles():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    peers.lose(from_client=True)
+    peers.command(True, "message.flow", command_id=None)
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+
+
+def test_a_gap_that_is_known_when_the_session_is_over():
+    """As where the last segments of a direction are missing."""
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False)
+    peers.control(False, "session.detached", name="s", code=0)
+    peers.lose(from_client=True)
+    assert settlements(peers) == [(0, "none", None, "gap", 6000)]
+    assert commands(peers, columns="ended_by") == [("gap",)]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
