@@ -107,7 +107,7 @@ class Reported(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Columns of `accepts`: the message.accept of a delivery that is ACCEPTED or HELD, or the rollback of a ROLLED one."""
+    """Columns of `accepts`: the message.accept of an ACCEPTED or HELD delivery, or the rollback of a ROLLED one."""
 
     ID: int  # of the event; of a rollback the time
     FRAME: int
