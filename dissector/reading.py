@@ -102,6 +102,7 @@ class Reading(Reports):
 
     Attributes:
         seen: summaries of the captures so far.
+        rows: number of rows so far, which whoever takes them counts.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Reading(Reports):
         self._readable = [source for source in sources if not source.error]
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
+        self.rows = 0
         self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
         self.watch = watch

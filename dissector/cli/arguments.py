@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import tzinfo
-from typing import Protocol
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
@@ -20,13 +19,6 @@ from amqpscope.errors import Error
 
 class ArgumentError(Error):
     """Arguments that contradict each other; the text is one line."""
-
-
-class Progress(Protocol):
-    """Called with the number of bytes read since the last call."""
-
-    def __call__(self, size: int) -> None:
-        """Advance."""
 
 
 def add_common(
@@ -222,30 +214,3 @@ def watch(sources: list[Source]) -> Iterator[Watch | None]:
         return
     with Watch() as watch:
         yield watch
-
-
-@contextmanager
-def progress(sources: list[Source], done: Callable[[], str] = lambda: "dissecting") -> Iterator[Progress]:
-    """Show a progress bar by bytes on standard error, if that is a terminal.
-
-    Args:
-        sources: what is read.
-        done: returns what stands before the bar.
-    """
-    if not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("dissecting", total=sum(source.size or 0 for source in sources) or None)
-        yield lambda size: bar.update(task, advance=size, description=done())

@@ -66,6 +66,7 @@ class Dissect:
         if is_followed:
             return self._follow(arguments)
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli import progress  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
@@ -80,17 +81,17 @@ class Dissect:
         target = Target(arguments.output, arguments.format, arguments.compression)
         output: Output | None = None
 
-        def done() -> str:
-            rows = f", {sum(output.rows.values()):,} rows" if output and arguments.jobs == 1 else ""
-            return f"{len(reading.seen)} of {len(sources)} files{rows}"
+        def so_far() -> tuple[int, int]:
+            return len(reading.seen), jobs.rows + (sum(output.rows.values()) if output else 0)
 
         with (
-            common.progress(sources, done) as advance,
+            progress.shown() as advance,
             common.watch(sources) as watch,
             Jobs(arguments.jobs, target) as jobs,
         ):
             compile_kernels(sources)
-            reading = Reading(sources, options, advance, watch=watch, make=jobs.make)
+            read = progress.reading(advance, sources, so_far)
+            reading = Reading(sources, options, read, watch=watch, make=jobs.make)
             wanted = schemas(options.protocol)
             try:
                 # The folder is created only after the first rows: a file that is not a capture changes nothing.

@@ -7,7 +7,7 @@ do not lie whole in one chunk leave as spans, in order.
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp010 import boundary
+from amqpscope.dissector.protocols.amqp010 import boundary, extent
 from amqpscope.dissector.protocols.amqp010.boundary import content_length, method_at, wrong_byte
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
@@ -27,10 +27,8 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     WHOLE,
 )
 from amqpscope.dissector.protocols.amqp010.lengths import (
-    check_length,
     expected_rest,
     is_doubtful,
-    may_be_body,
     may_be_of_body,
     may_be_over,
 )
@@ -84,15 +82,19 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if end - p < HEAD_BYTES or wrong_byte(data, p) >= 0 or own.senders[row, Sender.OPENED] != 0:
         return 0
-    size = be16(data, p + 2)
+    flags, kind, size = i64(data[p]), i64(data[p + 1]), be16(data, p + 2)
     following = p + size
     if following > end or 0 < walk.parsers[row, Parser.MOST] < size:
+        return 0
+    if extent.is_told(flags, kind) and not extent.is_sound(
+        data, p + HEAD_BYTES, size - HEAD_BYTES, following, kind, own
+    ):
         return 0
     if following + HEAD_BYTES <= end and wrong_byte(data, following) >= 0:
         return 0
     walk.parsers[row, Parser.LARGEST] = max(walk.parsers[row, Parser.LARGEST], size)
     n = put_place(walk, chunks, i)
-    put_frame(walk.frames, n, i64(data[p + 1]), i64(data[p]), i64(data[p + 5]), be16(data, p + 6))
+    put_frame(walk.frames, n, kind, flags, i64(data[p + 5]), be16(data, p + 6))
     put_payload(walk, n, size, p + HEAD_BYTES, size - HEAD_BYTES, 0, chunks[Chunk.POS, i] + at)
     note_opening(walk, n, row, own)
     expect_bodies(walk, n, row, own)
@@ -208,13 +210,13 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         if size >= HEAD_BYTES:
             doubt(walk, chunks, i, row, HEAD_BYTES)
         return
-    kind, channel = i64(head[p + 1]), be16(head, p + 6)
     parsers[row, Parser.TYPE] = be16(head, p) << 8 | i64(head[p + 5])
-    parsers[row, Parser.CHANNEL] = channel
+    parsers[row, Parser.CHANNEL] = be16(head, p + 6)
     parsers[row, Parser.STATE] = PAYLOAD
-    if is_doubtful(walk, row, kind, i64(head[p]), size, channel, own):
-        lose_after_head(walk, row, may_be_body(i64(head[p]), kind))
+    if is_doubtful(walk, chunks, i, row, own):
+        lose_after_head(walk, row, extent.may_be_body(i64(head[p]), i64(head[p + 1])))
         doubt(walk, chunks, i, row, HEAD_BYTES)
+        extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
@@ -313,17 +315,16 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
 
 walk_chunks = laid_over(
     {
-        "USUAL": boundary.USUAL,
+        "USUAL": LARGEST,
         "BROKERS": boundary.BROKERS,
         "MARKED_ENDS": boundary.MARKED_ENDS,
-        "expected_boundary": boundary.expected_boundary,
+        "expected_boundary": extent.expected_boundary,
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
         "HIDES_NONE": HEAD_BYTES,
     },
     OVERHEAD=HEAD_BYTES,
-    check_length=check_length,
     may_be_over=may_be_over,
     head_bytes=head_bytes,
     take_whole=take_whole,

@@ -190,12 +190,17 @@ class Own(NamedTuple):
         traits: see `layout.trait_table`.
         senders: (2 * slots, Sender).
         announced: (2 * slots, Announced).
+        starts, ops, members, shapes: the programs of a `Plan`, with its lists.
     """
 
     methods: Array
     traits: Array
     senders: Array
     announced: Array
+    starts: Array
+    ops: Array
+    members: Array
+    shapes: Array
 
 
 class Batch(NamedTuple):
