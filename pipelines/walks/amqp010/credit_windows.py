@@ -44,7 +44,7 @@ from amqpscope.pipelines.walks.stream.credit_accounts import (
 from amqpscope.pipelines.walks.stream.streams import NEVER, NONE
 from amqpscope.pipelines.walks.stream.subscriptions import SUB, gaps_of
 
-PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER = range(9)
+PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
 ROLES = {
     "message.transfer": TRANSFER,
     "session.completed": COMPLETED,
@@ -55,7 +55,7 @@ ROLES = {
     "message.stop": STOP,
     "message.flush": STOP,
     "session.detach": OVER,
-    "session.detached": OVER,
+    "session.detached": DETACHED,
     "execution.exception": OVER,
 }
 """What methods do to credit."""
@@ -175,10 +175,15 @@ def happen(
     row = lu.row_of(table, rows, KEY, more[i, MORE.KEY])
     if role == COMPLETED:
         completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
-    elif role == OVER:
-        if more[i, MORE.VALUE] not in REFUSALS:
+    elif role >= OVER:
+        if role == OVER or more[i, MORE.VALUE] not in REFUSALS:
+            missing = role == DETACHED and side == SERVER and more[i, MORE.VALUE] <= 0
             for each in range(count[0]):
-                if rows[each, SESSION] == more[i, MORE.SESSION]:
+                if rows[each, SESSION] == more[i, MORE.SESSION] and rows[each, LIVE] == 1:
+                    since, ts = rows[each, SUB.SINCE], events[i, EV.TS]
+                    if missing and since >= 0:  # with the session.detach, what may have ended the wait
+                        wait(written, state, conn, rows, each, since, rows[each, SUB.SINCE_TS], -1, ts, 0, 0)
+                        rows[each, SUB.SINCE] = -1
                     over(batch, i, rows, each, conn, gaps, written, state)
     elif role == TRANSFER:
         if side == SERVER:
