@@ -171,5 +171,8 @@ class Pool:
 
 def grown(matrix: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
     """Return an array of length `size`, with the new items or rows set to `fill`."""
-    more = np.full((size - len(matrix), *matrix.shape[1:]), fill, matrix.dtype)
-    return np.concatenate([matrix, more])
+    new = np.zeros((size, *matrix.shape[1:]), matrix.dtype)  # whose pages take no memory before they are written
+    new[: len(matrix)] = matrix
+    if fill:
+        new[len(matrix) :] = fill
+    return new
