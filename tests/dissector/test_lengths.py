@@ -97,6 +97,15 @@ def test_a_length_that_ends_where_another_frame_does_costs_its_frame_alone(
     assert codes[:2] == ["frame-length-wrong", "bytes-skipped"]
 
 
+@pytest.mark.parametrize("short", range(1, 12))
+def test_a_length_that_ends_in_the_last_frame_costs_its_frame_alone(short: int) -> None:
+    """Each is a segment, and its fields tell where the damaged one ends."""
+    wrong = len(ACK) - 8 + len(ACK) - short
+    damaged = ACK[:3] + wrong.to_bytes(4, "big") + ACK[7:]
+    packets = Tape().play([*BEGIN, (CLIENT, damaged), (CLIENT, ACK)]).end().packets
+    assert sizes(packets, CLIENT, compiled=False) == [("basic.ack", len(ACK))]
+
+
 def test_frames_at_the_end_of_a_property_are_none() -> None:
     """Its last byte is missing, but the end of the header stands there."""
     inner = b"\xce" + raw(8, 0, b"")[:-1]

@@ -19,7 +19,7 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     PROTOCOL_HEADER,
     method_index,
 )
-from amqpscope.dissector.protocols.amqp091.lengths import has_length, swallowed
+from amqpscope.dissector.protocols.amqp091.lengths import ended_before, has_length, swallowed
 from amqpscope.dissector.protocols.amqp091.state import (
     DESYNCHRONISED,
     END_WRONG,
@@ -226,11 +226,12 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
     Where no frame begins after it either, the length is wrong.
     """
-    if walk.data[chunks[Chunk.OFFSET, i] + at] == FRAME_END:
-        place = swallowed_in_fragments(walk, row, own)
-        if place >= 0 and rewind(walk, chunks, i, row):
-            go_on_at(walk, chunks, i, row, place, own)
-            return False
+    is_end = i64(walk.data[chunks[Chunk.OFFSET, i] + at]) == FRAME_END
+    place = next_in_fragments(walk, row, is_end, own)
+    if place >= 0 and rewind(walk, chunks, i, row):
+        go_on_at(walk, chunks, i, row, place, own)
+        return False
+    if is_end:
         finish_frame(walk, chunks, i, row, -1, own)
         return True
     end_fault(walk, chunks, i, at, row)
@@ -310,16 +311,19 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 
 @kernel
-def swallowed_in_fragments(walk: Walk, row: int, own: Own) -> int:
-    """Return where frames begin in a payload in fragments that end with it, as `swallowed` does; -1: nowhere."""
+def next_in_fragments(walk: Walk, row: int, is_end: bool, own: Own) -> int:
+    """Return where in a payload in fragments another frame begins; -1: nowhere. `is_end`: a frame-end follows it."""
     parsers = walk.parsers
     size, kind = parsers[row, Parser.SIZE], parsers[row, Parser.TYPE]
     if kind not in (METHOD, HEADER) or size > LONG or parsers[row, Parser.CHAINED] < size:
         return -1
     p, _ = payload(walk, row, -1)
-    walk.data[p + size] = FRAME_END
     walk.cursor[Cursor.ARENA] = p
-    place: int = swallowed(walk.data, p, size, kind, own)
+    if is_end:
+        walk.data[p + size] = FRAME_END
+        place = swallowed(walk.data, p, size, kind, own)
+    else:
+        place = ended_before(walk.data, p, size, kind, own)
     return place - p if place >= 0 else -1
 
 

@@ -13,7 +13,7 @@ from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.integers import be16, be32, unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp091.boundary import HEADER_BYTES, plausible
+from amqpscope.dissector.protocols.amqp091.boundary import HEADER_BYTES, may_begin_head, plausible
 from amqpscope.dissector.protocols.amqp091.layout import FRAME_END, IDS_BYTES, METHOD, OVERHEAD, method_index
 from amqpscope.dissector.protocols.amqp091.state import Own
 
@@ -60,6 +60,16 @@ def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
             if r == end:
                 return -1 if fields_end(data, p, end - 1, kind, own) == end - 1 else q
     return -1
+
+
+@kernel
+def ended_before(data: Array, p: int, size: int, kind: int, own: Own) -> int:
+    """Return where another frame begins in a payload at p, whose fields and a frame-end lie before it; -1: nowhere."""
+    end = p + size
+    q = fields_end(data, p, end, kind, own) + 1
+    if q <= 0 or q >= end or data[q - 1] != FRAME_END or not may_begin_head(data, q, end, own):
+        return -1
+    return q
 
 
 @kernel
