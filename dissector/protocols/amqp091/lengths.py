@@ -58,7 +58,7 @@ def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
                     break
                 r += length
             if r == end:
-                return -1 if fields_end(data, p, end - 1, kind, own) == end - 1 else q
+                return -1 if natural_end(data, p, end - 1, kind, own) == end - 1 else q
     return -1
 
 
@@ -66,15 +66,18 @@ def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
 def ended_before(data: Array, p: int, size: int, kind: int, own: Own) -> int:
     """Return where another frame begins in a payload at p, whose fields and a frame-end lie before it; -1: nowhere."""
     end = p + size
-    q = fields_end(data, p, end, kind, own) + 1
+    q = natural_end(data, p, end, kind, own) + 1
     if q <= 0 or q >= end or data[q - 1] != FRAME_END or not may_begin_head(data, q, end, own):
         return -1
     return q
 
 
 @kernel
-def fields_end(data: Array, p: int, end: int, kind: int, own: Own) -> int:
-    """Return where the fields of the method or header at p end; -1: not before `end`, or nobody knows."""
+def natural_end(data: Array, p: int, end: int, kind: int, own: Own) -> int:
+    """Return where the fields of the method or header at p end; -1: not before `end`, or nobody knows.
+
+    Bits share bytes here, and properties have flags, as `fields.decoding.fields_end` does not know them.
+    """
     methods = len(own.starts) - 1 - len(own.contents)
     program = method_index(own.methods, be16(data, p), be16(data, p + 2)) if kind == METHOD else -1
     at = p + IDS_BYTES
