@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
 from amqpscope.pipelines.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
@@ -37,16 +38,10 @@ from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
-Advance = Callable[[str, int, int], None]
-"""Called with the step, how much of it is done, and how much there is."""
 NOTHING = pa.array([], pa.string())
 NOBODY = np.zeros(0, np.bool_)
 THREADS = 2
 """Threads that prepare rows or walk, besides the one that reads, sorts and emits results."""
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """Report nothing."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
@@ -118,6 +113,7 @@ class Engine:
         self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
         self.partial |= {each.of: [] for each in self.resolved.values()}
+        self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._young: list[pa.Table] = []
         self._keyed = Pile("key", ROOM >> 2)
@@ -276,7 +272,8 @@ class Engine:
 
     def _over_keys(self, over: OverKeys, groups: Iterable[list[pa.Table]]) -> Iterator[list[Rows]]:
         """Walk over rows, all those of a key in one group, in steps that any thread may do; yield the rows of each."""
-        walk = over.walk(self.compiled, self.window_ns)
+        rows = pa.concat_tables([over.given[1].empty_table(), *self.partial[over.given[0]]]) if over.given else None
+        walk = over.walk(self.compiled, self.window_ns, rows)
         for parts in groups:
             if over.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
                 continue  # publishes alone have no transits

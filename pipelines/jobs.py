@@ -25,6 +25,7 @@ HOUR_NS = 3_600_000_000_000
 
 __all__ = [
     "channel_errors",
+    "commands",
     "confirms",
     "failures",
     "flow_control",
@@ -111,6 +112,28 @@ def rpcs(
     )  # fmt: skip
 
 
+def commands(
+    amqp010_frames: Table,
+    messages: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    captures: Table | None = None,
+) -> Table:
+    """Return the table `commands`: one row per command of AMQP 0-10, and when the other side completed it.
+
+    Args:
+        amqp010_frames: `amqp010_frames`.
+        messages: `messages`, for transfers.
+        connections: `connections`.
+        anomalies: `anomalies`; without it no gaps are known.
+        captures: `captures`.
+    """
+    return _job(
+        "commands", amqp010_frames=amqp010_frames, messages=messages, connections=connections, anomalies=anomalies,
+        captures=captures,
+    )  # fmt: skip
+
+
 def flow_control(
     frames: Table,
     messages: Table,
@@ -189,15 +212,25 @@ def stream_deliveries(stream_frames: Table, connections: Table, anomalies: Table
     return _job("stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
 
 
-def transits(messages: Table, window_ns: int = HOUR_NS, captures: Table | None = None) -> Table:
+def transits(
+    messages: Table,
+    window_ns: int = HOUR_NS,
+    captures: Table | None = None,
+    anomalies: Table | None = None,
+    connections: Table | None = None,
+) -> Table:
     """Return the table `transits`: one row per delivery, with the publish that it came from.
 
     Args:
         messages: `messages`.
         window_ns: how far before a delivery to look for its publish (ns).
         captures: `captures`.
+        anomalies: `anomalies`, for gaps: equal contents are not enough where a publish may be missing.
+        connections: `connections`: a gap before the first publish begins with the connection.
     """
-    return _job("transits", window_ns, messages=messages, captures=captures)
+    return _job(
+        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections
+    )
 
 
 def failures(connections: Table) -> Table:

@@ -28,6 +28,7 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
 from amqpscope.pipelines.preparing import TIMED, snapped, spans, timed
+from amqpscope.pipelines.progress_on_spark import Done, Tally, watched
 from amqpscope.pipelines.reader import by_tasks, read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -42,7 +43,7 @@ from amqpscope.pipelines.statistics import (
     chains,
     needs_of,
 )  # fmt: skip
-from amqpscope.pipelines.tasks import WRITTEN, Submission, collected, watched
+from amqpscope.pipelines.tasks import WRITTEN, Submission, collected
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
@@ -72,12 +73,14 @@ class Job(NamedTuple):
     Attributes:
         folder: where each attempt makes a folder of its own.
         compiled: whether kernels run compiled.
+        tally: what tasks add to.
         window_ns: how far before a delivery to look for its publish (ns).
         cut: names of captures with cut packets.
     """
 
     folder: str
     compiled: bool
+    tally: Tally
     window_ns: int = HOUR_NS
     cut: tuple[str, ...] = ()
 
@@ -108,11 +111,11 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, to.note) as made, watched(spark, to.advance):
+    with here.written(output, to.note) as made, watched(spark, to.advance) as watch:
         hidden = output / HIDDEN
         hidden.mkdir()
         try:
-            job = Job(str(hidden), compiled, window_ns, tuple(snapped(captures).to_pylist()))
+            job = Job(str(hidden), compiled, watch.tally, window_ns, tuple(snapped(captures).to_pylist()))
             connections = _connections(engine, folder)
             where, system = arrow(hidden / "connections.parquet")
             pq.write_table(connections, where, filesystem=system)
@@ -188,6 +191,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             events = Events.mixed(ready, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
+            job.tally.add(Done(rows=len(events)))
         task.finish(walks)
     yield from task.written()
 
@@ -250,6 +254,7 @@ class Task(tasks.Task):
 def partial_schemas() -> dict[str, pa.Schema]:
     """Return the schemas of all that tasks write."""
     found = {name: schema(name) for name in here.tables()}
+    found |= dict(each.given for each in OVER_KEYS if each.given)
     found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
     found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
     return found | {LATENCIES: PARTIAL}
@@ -263,7 +268,8 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     for each in OVER_KEYS:
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
-            for name, parts in collected(_walked_over(spark, each, files, job)).items():
+            given = [part.file for part in found.get(each.given[0], ())] if each.given else []
+            for name, parts in collected(_walked_over(spark, each, files, given, job)).items():
                 found[name] = found.get(name, []) + parts
             del found[each.of]
     for name in here.tables():
@@ -279,18 +285,22 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     engine.conclude(partial(here.emitted, made), waiting)
 
 
-def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Part], job: Job) -> DataFrame:
+def _walked_over(
+    spark: SparkSession, over: OverKeys, files: Sequence[Part], given: Sequence[Place], job: Job
+) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
     ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
-    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, job), WRITTEN)
+    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, given, job), WRITTEN)
 
 
-def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def walk_keys(of: str, given: Sequence[Place], job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
     over = next(each for each in OVER_KEYS if each.of == of)
-    walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
+    parts = [pq.read_table(readable(file)) for file in given]
+    rows = pa.concat_tables([over.given[1].empty_table(), *parts]) if over.given else None
+    walk: KeyedWalk = over.walk(job.compiled, job.window_ns, rows)
     with Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
         for batch in batches:
             task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))

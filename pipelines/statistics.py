@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from amqpscope.pipelines.walks.amqp010 import session_joins
 from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.walks.amqp010.session_errors import SessionErrors
 from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.confirms.confirms import Confirms
@@ -32,7 +33,8 @@ from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.walks.stream.stream_deliveries import StreamDeliveries
 from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
-from amqpscope.pipelines.walks.transits import keys
+from amqpscope.pipelines.walks.transits import keys, lost
+from amqpscope.pipelines.walks.transits.lost import Lost, LostPublishes
 from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits
 from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
 
@@ -99,7 +101,8 @@ class OverKeys(NamedTuple):
         schema: of these rows.
         key: columns that group rows.
         order: columns by which they are sorted, the key first.
-        walk: makes it; called with whether kernels run compiled, and `--transit-window`.
+        walk: makes it; called with whether kernels run compiled, `--transit-window`, and rows of `given`.
+        given: name and schema of rows of walks over connections, of which it gets all; None for none.
     """
 
     of: str
@@ -107,7 +110,8 @@ class OverKeys(NamedTuple):
     schema: pa.Schema
     key: tuple[str, ...]
     order: tuple[str, ...]
-    walk: Callable[[bool, int], KeyedWalk]
+    walk: Callable[[bool, int, pa.Table | None], KeyedWalk]
+    given: tuple[str, pa.Schema] | None = None
 
 
 class Resolved(NamedTuple):
@@ -136,27 +140,30 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Heartbeats),
     OverConnections(ChannelErrors),
     OverConnections(SessionStatistics),
+    OverConnections(SessionCommands),
     OverConnections(SessionErrors),
     OverConnections(MessageCredit),
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),
+    OverConnections(LostPublishes),
 )
 
 
 def _of_sessions(table: str, of: str) -> OverKeys:
     fields, order = session_joins.schema_of(table), session_joins.ORDER
-    return OverKeys(of, (table,), fields, session_joins.KEY, order, lambda compiled, _: session_joins.Joins(table))
+    return OverKeys(of, (table,), fields, session_joins.KEY, order, lambda *_: session_joins.Joins(table))
 
 
 OVER_KEYS: tuple[OverKeys, ...] = (
     OverKeys(
         KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
-        lambda compiled, window_ns: Transits(window_ns, compiled=compiled),
+        lambda compiled, window_ns, rows: Transits(window_ns, compiled=compiled, lost=Lost(rows, compiled)),
+        (lost.LOST, lost.SCHEMA),
     ),
     OverKeys(
         stream_deliveries.PARTIAL, StreamLag.tables, stream_deliveries.OFFSETS, stream_lag.KEY,
-        (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, _: StreamLag(compiled),
+        (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, *_: StreamLag(compiled),
     ),
     *(_of_sessions(table, of) for table, of in session_joins.JOINED.items()),
 )  # fmt: skip
@@ -169,8 +176,8 @@ SHARED = frozenset(session_joins.JOINED.values())
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (
-    "confirms", "settlements", "rpcs", "transits", "flow_control", "heartbeats", "stream_credit", "stream_deliveries",
-    "channel_errors", "failures", "latency_buckets", "latency_summary",
+    "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
+    "stream_deliveries", "channel_errors", "failures", "latency_buckets", "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""
 READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}
@@ -226,7 +233,8 @@ def rows_for(tables: Sequence[str]) -> frozenset[str]:
     found = set(tables)
     if found & {"latency_buckets", "latency_summary"}:
         found |= set(METRICS)
-    found |= {each.of for each in OVER_KEYS if found & set(each.tables)}
+    over_keys = [each for each in OVER_KEYS if found & set(each.tables)]
+    found |= {each.of for each in over_keys} | {each.given[0] for each in over_keys if each.given}
     found |= {resolved.of for name, resolved in RESOLVED.items() if name in found}
     return frozenset(found)
 

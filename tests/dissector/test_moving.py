@@ -12,6 +12,7 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.kernels.state import StateError
 from amqpscope.dissector.tables.rows import Row as Found
+from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import Facts
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import pcap
@@ -124,6 +125,15 @@ def test_connections_move_one_by_one_to_where_others_are(name: str) -> None:
     assert {row["capture"] for row in found["anomalies"]} <= {name, "heartbeats.pcap"}
     for table, rows in by_connection(tables(expected)).items():
         assert [row for row in found[table] if row["connection_id"] not in strangers] == rows, table
+
+
+@pytest.mark.parametrize("count", [1, 129, 1000])
+def test_there_is_room_for_any_number_of_connections(count: int) -> None:
+    """The hash table is searched by a mask, and never ends where its length is no power of two."""
+    tcp = Reassembler(compiled=False)
+    tcp.reserve(count, 0)
+    assert tcp.flows.free[0] >= count
+    assert len(tcp.flows.table).bit_count() == 1 and len(tcp.flows.table) >= 4 * len(tcp.flows.facts)
 
 
 @pytest.mark.parametrize("name", ["pika_confirms.pcap", "stream_rstream.pcap", "tls_pika.pcap"])

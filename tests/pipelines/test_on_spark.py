@@ -84,17 +84,22 @@ def analyzed(
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monkeypatch, partitions):
     """And progress is of tasks."""
-    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.progress_on_spark.LOOK_EVERY_S", 0.01)
     monkeypatch.setattr("amqpscope.pipelines.on_spark.partitions", lambda *_: partitions)
     # Batches with borders everywhere.
     monkeypatch.setattr("amqpscope.pipelines.on_spark.READ_EVERY", 1000)
     if partitions > 1:  # walks over keys run as tasks
         monkeypatch.setattr("amqpscope.pipelines.on_spark.FEW", 1)
-    seen: list[tuple[str, int, int]] = []
-    found = analyzed(spark, tables, tmp_path / "statistics", lambda *how_far: seen.append(how_far))
-    assert seen[0] == ("starting Spark", 0, 0)
+    seen: list[tuple[str, int, int, str]] = []
+
+    def advance(what: str, done: int, total: int, counts: str = "") -> None:
+        seen.append((what, done, total, counts))
+
+    found = analyzed(spark, tables, tmp_path / "statistics", advance)
+    assert seen[0] == ("starting Spark", 0, 0, "")
     assert len(seen) > 1
-    assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total in seen[1:])
+    assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total, _ in seen[1:])
+    assert all(re.fullmatch(r"[\d,]+ rows?", counts) for *_, counts in seen[1:])
     assert all(expected[name] for name in ("confirms", "transits", "stream_deliveries", "failures", "flow_control"))
     for name, rows in expected.items():
         assert found[name] == rows, name

@@ -264,6 +264,7 @@ class Score:
         cut: rows of frames with a gap.
         invented: rows of frames and messages that were never sent.
         otherwise: rows of messages that were sent, but say something wrong of what they have of other frames.
+        unreported: connections with lost bytes that no anomaly reports, or with a report and no lost bytes.
         publishes: rows of publishes; by_tshark: those that tshark sees.
         missed, made_up, wrong: the frames not found, the rows invented, and what rows say otherwise.
     """
@@ -276,6 +277,7 @@ class Score:
     cut: int = 0
     invented: int = 0
     otherwise: int = 0
+    unreported: int = 0
     publishes: int = 0
     by_tshark: int = 0
     missed: list[Missed] = field(default_factory=list)
@@ -365,6 +367,7 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
         elif wrong := differences(row, message):
             score.wrong.append({name: (row[name], message[name]) for name in wrong} | {"row": row})
     score.invented, score.otherwise = len(score.made_up), len(score.wrong)
+    score.unreported = len(unreported(tables))
     for run, reachable in runs(sent, visible):
         for i, frame in enumerate(run):
             if visible.whole(frame):
@@ -376,6 +379,12 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
                 if not found:
                     score.missed.append(Missed(frame, reachable, i + 1, len(run)))
     return score
+
+
+def unreported(tables: dict[str, pa.Table]) -> set[int]:
+    """The connections of which `lost_bytes` and the anomalies do not say the same: that bytes are missing, or none."""
+    reported = {row["connection_id"] for row in rows(tables["anomalies"]) if row["code"] in ("tcp-gap", "frame-gap")}
+    return reported ^ {row["connection_id"] for row in rows(tables["connections"]) if row["lost_bytes"]}
 
 
 def runs(sent: Sent, visible: Visible) -> Iterator[tuple[list[Frame], bool]]:

@@ -331,7 +331,7 @@ def test_a_gap_in_a_message() -> None:
     assert bodies(found["messages"]) == [(1, None, 3, hashed(b"one")), (2, None, 100, None)]
     assert [row["is_partial"] for row in found["messages"]] == [False, True]
     assert [row["command"] for row in found["stream_frames"][10:]] == ["publish", "heartbeat"]
-    assert not found["anomalies"]
+    assert [row["code"] for row in found["anomalies"]] == ["frame-gap"]
 
 
 @pytest.mark.parametrize("size", [3_000, 40_000])
