@@ -71,13 +71,14 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
 def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, int]:
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.cli import progress  # noqa: PLC0415
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.reading import Reading  # noqa: PLC0415
 
     sources, options, status = common.sources(arguments)
-    with common.progress(sources) as advance, common.watch(sources) as watch:
+    with progress.shown() as advance, common.watch(sources) as watch:
         compile_kernels(sources)
-        reading = Reading(sources, options, advance, watch=watch)
+        read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
+        reading = Reading(sources, options, read, watch=watch)
         tables = making.of_captures(reading, folder)
-    common.print_warnings(reading, arguments.tz)
-    return tables, status
+    return tables, common.print_warnings(reading, arguments.tz) or status

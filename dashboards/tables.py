@@ -33,6 +33,7 @@ ANALYZED = (
     "confirms",
     "settlements",
     "rpcs",
+    "commands",
     "transits",
     "channel_errors",
     "flow_control",

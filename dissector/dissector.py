@@ -25,7 +25,7 @@ from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
-from amqpscope.dissector.protocols.state import HEAD, SEARCH, SKIPPED, Fault, Place
+from amqpscope.dissector.protocols.state import GAP, HEAD, SEARCH, SKIPPED, Fault, Place
 from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Wanted, Work
 from amqpscope.dissector.tcp.gaps import Gaps
@@ -353,7 +353,6 @@ class Dissector:
 
     def _end(self, ended: Ints, buffer: Buffer, facts: Ints) -> Iterator[Work]:
         spoken = facts[ended, Facts.PROTOCOL]
-        self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
         for number, stage in sorted(self.stages.items()):
             slots = ended[spoken == number]
             if len(slots):
@@ -364,6 +363,10 @@ class Dissector:
                     self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
+        gaps = self.gaps.unreported(ended, np.isin(spoken, self.stages.with_rows))
+        if gaps.shape[1]:
+            yield partial(self.tables.tcp_faults, gaps, self._ends(gaps[TcpFault.SLOT], gaps[TcpFault.SIDE]))
+        self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
         end_ns = self.end_ns if self.over else None
         yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
         self.tls.free(ended)
@@ -380,6 +383,7 @@ class Dissector:
         rows = made.rows
         ends = self._ends(rows[Place.SLOT], rows[Place.SIDE])
         if isinstance(made, Faults):
+            self.gaps.report(rows[Place.SLOT, rows[Fault.CODE] == GAP])
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])
             return partial(self.tables.faults, made, ends)

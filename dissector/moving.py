@@ -68,7 +68,7 @@ def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer:
     parts.connections.put_back(state["connections"], target)
     parts.tls.put_back(state["tls"], target, lambda slot: parts.connections.record(slot).tls)
     parts.detector.put_back(state["detector"], target)
-    parts.gaps.put_back(state["gaps"], slots)
+    parts.gaps.put_back(state["gaps"], slots, captures)
     for number, data in state["stages"].items():
         parts.stages[number].put_back(data, target._replace(slots=slots[spoken == number]))
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from amqpscope.pipelines.jobs import (
         channel_errors,
+        commands,
         confirms,
         failures,
         flow_control,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "channel_errors",
+    "commands",
     "confirms",
     "failures",
     "flow_control",

@@ -23,7 +23,6 @@ from amqpscope.dissector import places
 from amqpscope.dissector.capture.sources import Source, place, total_size
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
@@ -39,8 +38,9 @@ from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark
 from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.preparing import PACKET
+from amqpscope.pipelines.progress_on_spark import Done, Tally, Watch, watched
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
-from amqpscope.pipelines.tasks import WRITTEN, Submission, Task, Watch, collected, run, watched
+from amqpscope.pipelines.tasks import WRITTEN, Submission, Task, collected, run
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
@@ -85,14 +85,23 @@ class Job(NamedTuple):
     known: Archive
     compiled: bool
     form: Form
+    tally: Tally
 
 
 class Ready(NamedTuple):
-    """Captures after the light pass, whether kernels run compiled, and what warnings need, as after a pass over all."""
+    """Captures after the light pass.
+
+    Attributes:
+        plan: what it showed.
+        compiled: whether kernels run compiled.
+        reading: what warnings need, as after a pass over all of them.
+        tally: what tasks add to.
+    """
 
     plan: Plan
     compiled: bool
     reading: Reading
+    tally: Tally
 
     @property
     def times(self) -> dict[str, int | None]:
@@ -129,7 +138,7 @@ def dissect_captures(sources: Sequence[Source], options: Range, to: Submission, 
         known = ready.plan.known
         with _output(folder, schemas(known.options.protocol), {**to.note, **ready.times}, form) as made:
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
-            tasks = Job(str(folder / HIDDEN), known, ready.compiled, form)
+            tasks = Job(str(folder / HIDDEN), known, ready.compiled, form, ready.tally)
             found = collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN), ready.counted)
             for file in chain.from_iterable(found.values()):
                 made.adopt(file)
@@ -157,7 +166,7 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
 
     def job(spark: SparkSession, ready: Ready, watch: Watch) -> Made:
         cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
-        tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, window_ns, cut)
+        tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, ready.tally, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**to.note, **ready.times}) as made:
             walking = partial(analyze_part, tasks, ready.plan.known)
@@ -178,9 +187,9 @@ def _run(
 
     def work(spark: SparkSession) -> Made:
         with watched(spark, to.advance) as watch:
-            watch.steps, watch.size = (f"surveying {counted(len(sources), 'capture')}",), total_size(sources) or 0
-            found = ready(spark, sources, options)
-            watch.steps = "reading packets", "dissecting connections"
+            watch.steps, watch.size, watch.files = ("surveying captures",), total_size(sources) or 0, len(sources)
+            found = ready(spark, sources, options, watch.tally)
+            watch.steps, watch.tally.value = ("reading packets", "dissecting connections"), Done()
             return job(spark, found, watch)
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
@@ -199,16 +208,16 @@ def _output(
         remove_tree(folder / HIDDEN)
 
 
-def ready(spark: SparkSession, sources: Sequence[Source], options: Range) -> Ready:
+def ready(spark: SparkSession, sources: Sequence[Source], options: Range, tally: Tally) -> Ready:
     """Return what the light pass over captures shows."""
     found = [replace(source, path=str(places.place(str(source.path)).absolute())) for source in sources]
     compiled = prepared(spark, found)
     each = (total_size(found) or 0) // int(spark.sparkContext.defaultParallelism)
-    plan = planned(found, partial(survey_all, spark, compiled), options, max(min(each, RANGE), LEAST))
+    plan = planned(found, partial(survey_all, spark, compiled, tally), options, max(min(each, RANGE), LEAST))
     reading = Reading([each.source for each in plan.surveys], plan.options, compiled=False)
     in_order = sorted(plan.surveys, key=lambda each: place(each.source))
     reading.seen += [each.summary for each in in_order if each.summary]
-    return Ready(plan, compiled, reading)
+    return Ready(plan, compiled, reading, tally)
 
 
 def prepared(spark: SparkSession, sources: Sequence[Source]) -> bool:
@@ -242,6 +251,12 @@ def grouped(spark: SparkSession, lists: Sequence[Sequence[T]]) -> list[list[Sequ
     return groups
 
 
+def _files(lists: Iterable[Sequence[Split | Seated]]) -> Done:
+    """Return the number of captures in lists of splits, of which some may be parts of them."""
+    splits = [each for splits in lists for each in splits]
+    return Done(files=sum(_size(each) / (each.source.size or 1) if each.part else 1 for each in splits))
+
+
 def _size(split: Split | Seated) -> int:
     size = split.source.size or 0
     return size if split.part is None else (split.part.end or size) - split.part.begin
@@ -252,20 +267,21 @@ def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
     return spark.range(0, len(groups), 1, len(groups))
 
 
-def survey_all(spark: SparkSession, compiled: bool, lists: list[list[Split]]) -> list[Survey]:
+def survey_all(spark: SparkSession, compiled: bool, tally: Tally, lists: list[list[Split]]) -> list[Survey]:
     """Return the surveys of lists of splits of captures, in their order."""
     groups = grouped(spark, lists)
-    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled), SURVEYS).collect)
+    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled, tally), SURVEYS).collect)
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
 def survey_groups(
-    groups: Sequence[Sequence[Sequence[Split]]], compiled: bool, batches: Iterable[pa.RecordBatch]
+    groups: Sequence[Sequence[Sequence[Split]]], compiled: bool, tally: Tally, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the surveys (SURVEYS) of groups of lists of splits, by the numbers of the groups."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             found = [each for splits in groups[number] for each in survey(splits, compiled)]
+            tally.add(_files(groups[number]))
             yield pa.RecordBatch.from_pydict({"surveys": [pickle.dumps(found)]})
 
 
@@ -273,12 +289,16 @@ def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
     groups = grouped(spark, ready.plan.chains)
     count = parts(spark, [each.source for each in ready.plan.surveys])
-    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled), BLOCKS)
+    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS)
     return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)
 
 
 def cut_groups(
-    groups: Sequence[Sequence[Sequence[Seated]]], parts: int, compiled: bool, batches: Iterable[pa.RecordBatch]
+    groups: Sequence[Sequence[Sequence[Seated]]],
+    parts: int,
+    compiled: bool,
+    tally: Tally,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the blocks (BLOCKS) of groups of chains of captures, by the numbers of the groups."""
     settle()
@@ -286,6 +306,7 @@ def cut_groups(
         for number in batch.column(0).to_pylist():
             for captures in groups[number]:
                 yield from map(blocks.written, blocks.cut(captures, parts, compiled))
+            tally.add(_files(groups[number]))
 
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -294,6 +315,7 @@ def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     with Task(job.folder, schemas(job.known.options.protocol), *job.form) as task:
         for work in dissect(blocks.read(batches), dissector, job.known.end_ns):
             task.output.add(work)
+    job.tally.add(Done(rows=sum(task.output.rows.values())))
     yield from task.written(Counts.of(dissector))
 
 
@@ -305,6 +327,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
         for work in dissect(blocks.read(batches), dissector, known.end_ns):
             for table, batch in work():
+                job.tally.add(Done(rows=batch.num_rows))
                 rows = pa.Table.from_batches([batch])
                 if table == CONNECTIONS:
                     task.add([(CONNECTIONS, rows)])

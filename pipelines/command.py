@@ -1,17 +1,16 @@
 """The command `amqpscope analyze`."""
 
 import argparse
-import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from amqpscope.dissector.cli import progress
 from amqpscope.dissector.places import Place, place
 
 if TYPE_CHECKING:
@@ -87,12 +86,11 @@ class Analyze:
         from amqpscope.pipelines import following  # noqa: PLC0415
 
         if arguments.master is not None:
-            spark_engine("following_on_spark").analyze(arguments)
-            return 0
+            followed_on_spark: int = spark_engine("following_on_spark").analyze(arguments)
+            return followed_on_spark
         options = common.options(arguments)
         make = partial(following.Analysis, options, arguments.transit_window)
-        followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
-        return 0
+        return followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
 
     def _captures(self, arguments: argparse.Namespace) -> int:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
@@ -103,17 +101,15 @@ class Analyze:
         if arguments.master is not None:
             return self._archive(arguments)
         sources, options, status = common.sources(arguments)
-        with (
-            common.progress(sources, lambda: f"{len(reading.seen)} of {len(sources)} files") as advance,
-            common.watch(sources) as watch,
-        ):
+        with progress.shown() as advance, common.watch(sources) as watch:
             compile_kernels(sources)
-            reading = Reading(sources, options, advance, watch=watch)
+            read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
+            reading = Reading(sources, options, read, watch=watch)
             note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
-            made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window)
+            walking = progress.share(advance, sources)
+            made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window, walking)
         print_written(made, arguments.output)
-        common.print_warnings(reading, arguments.tz)
-        return status
+        return common.print_warnings(reading, arguments.tz) or status
 
     def _archive(self, arguments: argparse.Namespace) -> int:
         """Analyze captures on Spark."""
@@ -121,7 +117,7 @@ class Analyze:
 
         archive = spark_engine("archive")
         sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
-        with _progress(of_bytes=True) as advance:
+        with progress.shown() as advance:
             made = archive.analyze_captures(*_captures(arguments, advance), arguments.transit_window)
         status = _skipped(made.reading.sources)
         print_written(made.rows, arguments.output)
@@ -139,7 +135,7 @@ class Analyze:
         note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": digest(folder)}
         where, why = engine(folder, arguments.master)
         sys.stderr.write(f"amqpscope: {why}\n")
-        with _progress() as advance:
+        with progress.shown(of_bytes=False) as advance:
             if where is None:
                 from amqpscope.pipelines import here  # noqa: PLC0415
 
@@ -157,11 +153,11 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     if arguments.follow:
-        spark_engine("following_on_spark").dissect(arguments)
-        return 0
+        followed: int = spark_engine("following_on_spark").dissect(arguments)
+        return followed
     archive = spark_engine("archive")
     form = archive.Form(arguments.format, arguments.compression)
-    with _progress(of_bytes=True) as advance:
+    with progress.shown() as advance:
         made = archive.dissect_captures(*_captures(arguments, advance), form)
     status = _skipped(made.reading.sources)
     frames = common.print_written(arguments.output, made.rows)
@@ -169,7 +165,7 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _captures(arguments: argparse.Namespace, advance: Callable[[str, int, int], None]) -> tuple[object, ...]:
+def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple[object, ...]:
     """Return the first arguments of jobs over captures: these, the options, and where the jobs are done."""
     from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
@@ -253,29 +249,3 @@ def print_written(made: dict[str, int], output: Place) -> None:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{max(count // 10**6, 1)} MB"
-
-
-@contextlib.contextmanager
-def _progress(of_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress on standard error if that is a terminal: by steps, each with its amount, which may be of bytes."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
-    from rich import progress  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-
-    amounts = (
-        (progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
-        if of_bytes
-        else (progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
-    )
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *amounts)
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def advance(what: str, done: int, total: int) -> None:
-            if bar.tasks[0].description != what:  # the rate is that of this step
-                bar.reset(task)
-            bar.update(task, description=what, completed=done, total=total or None)
-
-        yield advance

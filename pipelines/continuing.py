@@ -283,5 +283,5 @@ def _speaks(chain: Chain) -> frozenset[str]:
 
 def _goes_on(rows: pa.Table, since_ns: int) -> pa.ChunkedArray:
     """Return which rows are of sessions of which there are rows since a time."""
-    last = rows.group_by("session").aggregate([("at_ns", "max")])
-    return pc.is_in(rows["session"], value_set=last["session"].filter(pc.greater_equal(last["at_ns_max"], since_ns)))
+    last = rows.group_by("key").aggregate([("at_ns", "max")])
+    return pc.is_in(rows["key"], value_set=last["key"].filter(pc.greater_equal(last["at_ns_max"], since_ns)))

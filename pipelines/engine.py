@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
 from amqpscope.pipelines.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
@@ -37,16 +38,10 @@ from amqpscope.pipelines.walks.transits import keys
 from amqpscope.pipelines.walks.walk import Collected, Rows, Walk, schema
 
 Emit = Callable[[str, pa.Table], None]
-Advance = Callable[[str, int, int], None]
-"""Called with the step, how much of it is done, and how much there is."""
 NOTHING = pa.array([], pa.string())
 NOBODY = np.zeros(0, np.bool_)
 THREADS = 2
 """Threads that prepare rows or walk, besides the one that reads, sorts and emits results."""
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """Report nothing."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.places import Place
 from amqpscope.dissector.tables.output import WAITING_WORK, Output
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
-from amqpscope.pipelines.engine import THREADS, Advance, Emit, Engine, Prepared, quiet
+from amqpscope.pipelines.engine import THREADS, Emit, Engine, Prepared
 from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
@@ -183,6 +184,7 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
                     dissected.add(partial(list, rows))
                 cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
                 for table, batch in rows:
+                    reading.rows += batch.num_rows
                     prepared.append(workers.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
             while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
                 engine.add(workers.result(prepared.popleft()))

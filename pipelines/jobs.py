@@ -25,6 +25,7 @@ HOUR_NS = 3_600_000_000_000
 
 __all__ = [
     "channel_errors",
+    "commands",
     "confirms",
     "failures",
     "flow_control",
@@ -108,6 +109,28 @@ def rpcs(
     return _job(
         "rpcs", amqp091_frames=frames, connections=connections, anomalies=anomalies, stream_frames=stream_frames,
         amqp010_frames=amqp010_frames,
+    )  # fmt: skip
+
+
+def commands(
+    amqp010_frames: Table,
+    messages: Table,
+    connections: Table,
+    anomalies: Table | None = None,
+    captures: Table | None = None,
+) -> Table:
+    """Return the table `commands`: one row per command of AMQP 0-10, and when the other side completed it.
+
+    Args:
+        amqp010_frames: `amqp010_frames`.
+        messages: `messages`, for transfers.
+        connections: `connections`.
+        anomalies: `anomalies`; without it no gaps are known.
+        captures: `captures`.
+    """
+    return _job(
+        "commands", amqp010_frames=amqp010_frames, messages=messages, connections=connections, anomalies=anomalies,
+        captures=captures,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.gathering import Layout, layouts
 from amqpscope.pipelines.precompile import compile_kernels
 from amqpscope.pipelines.preparing import TIMED, snapped, spans, timed
+from amqpscope.pipelines.progress_on_spark import Done, Tally, watched
 from amqpscope.pipelines.reader import by_tasks, read_table
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
@@ -42,7 +43,7 @@ from amqpscope.pipelines.statistics import (
     chains,
     needs_of,
 )  # fmt: skip
-from amqpscope.pipelines.tasks import WRITTEN, Submission, collected, watched
+from amqpscope.pipelines.tasks import WRITTEN, Submission, collected
 from amqpscope.pipelines.walks import events as ev
 from amqpscope.pipelines.walks.event_rows import prepared
 from amqpscope.pipelines.walks.events import Events, decoded
@@ -72,12 +73,14 @@ class Job(NamedTuple):
     Attributes:
         folder: where each attempt makes a folder of its own.
         compiled: whether kernels run compiled.
+        tally: what tasks add to.
         window_ns: how far before a delivery to look for its publish (ns).
         cut: names of captures with cut packets.
     """
 
     folder: str
     compiled: bool
+    tally: Tally
     window_ns: int = HOUR_NS
     cut: tuple[str, ...] = ()
 
@@ -108,11 +111,11 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, to.note) as made, watched(spark, to.advance):
+    with here.written(output, to.note) as made, watched(spark, to.advance) as watch:
         hidden = output / HIDDEN
         hidden.mkdir()
         try:
-            job = Job(str(hidden), compiled, window_ns, tuple(snapped(captures).to_pylist()))
+            job = Job(str(hidden), compiled, watch.tally, window_ns, tuple(snapped(captures).to_pylist()))
             connections = _connections(engine, folder)
             where, system = arrow(hidden / "connections.parquet")
             pq.write_table(connections, where, filesystem=system)
@@ -188,6 +191,7 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             events = Events.mixed(ready, batch["source"].to_numpy().astype(np.int8))
             for chain in walks:
                 task.add(chain.feed(events))
+            job.tally.add(Done(rows=len(events)))
         task.finish(walks)
     yield from task.written()
 

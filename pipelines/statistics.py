@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from amqpscope.pipelines.walks.amqp010 import session_joins
 from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.walks.amqp010.session_errors import SessionErrors
 from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.confirms.confirms import Confirms
@@ -139,6 +140,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Heartbeats),
     OverConnections(ChannelErrors),
     OverConnections(SessionStatistics),
+    OverConnections(SessionCommands),
     OverConnections(SessionErrors),
     OverConnections(MessageCredit),
     OverConnections(StreamConfirms),
@@ -174,8 +176,8 @@ SHARED = frozenset(session_joins.JOINED.values())
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (
-    "confirms", "settlements", "rpcs", "transits", "flow_control", "heartbeats", "stream_credit", "stream_deliveries",
-    "channel_errors", "failures", "latency_buckets", "latency_summary",
+    "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
+    "stream_deliveries", "channel_errors", "failures", "latency_buckets", "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""
 READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}

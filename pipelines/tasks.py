@@ -11,10 +11,8 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 from types import MappingProxyType
 from typing import Self, TypeVar
 
@@ -24,21 +22,19 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.places import Place, place
 from amqpscope.dissector.tables.output import CODEC, Output, Part
 from amqpscope.errors import Error
 from amqpscope.pipelines import session
-from amqpscope.pipelines.engine import Advance, quiet
 
 T = TypeVar("T")
 
 WRITTEN = "name string, file string, rows long, counts binary"
 """What tasks return: part files of tables and of partial results, and what they counted (`Counts`, pickled)."""
 _WRITTEN = pa.schema([("name", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("counts", pa.binary())])
-LOOK_EVERY_S = 0.5
-"""Seconds between two reports of progress."""
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -129,53 +125,6 @@ def interruptible(work: Callable[[], T]) -> T:
             wait([future])
             logging.disable(logging.NOTSET)
             raise
-
-
-class Watch:
-    """Reports how far the running jobs are.
-
-    Attributes:
-        steps: names of the stages of the job at hand, in their order.
-        size: bytes that each of these stages goes through; 0: report tasks of any stages.
-    """
-
-    def __init__(self, spark: SparkSession, advance: Advance) -> None:
-        self._tracker, self._advance = spark.sparkContext.statusTracker(), advance
-        self.steps: tuple[str, ...] = ()
-        self.size = 0
-
-    def look(self) -> None:
-        """Report."""
-        steps, size = self.steps, self.size
-        jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getActiveJobsIds()))
-        known = map(self._tracker.getStageInfo, sorted(each for job in jobs for each in job.stageIds))
-        stages = [(stage.numCompletedTasks, stage.numTasks) for stage in known if stage]
-        for step, (done, tasks) in zip(steps, stages, strict=False):
-            if done < tasks:
-                self._advance(step, size * done // tasks, size)
-                return
-        if stages and not size:
-            self._advance("tasks on Spark", sum(done for done, _ in stages), sum(tasks for _, tasks in stages))
-
-
-@contextmanager
-def watched(spark: SparkSession, advance: Advance) -> Iterator[Watch]:
-    """Report how far jobs are, until the context ends."""
-    over = Event()
-    watch = Watch(spark, advance)
-
-    def look() -> None:
-        with suppress(Py4JError, OSError):  # the JVM may end at any time
-            while not over.wait(LOOK_EVERY_S):
-                watch.look()
-
-    watcher = Thread(target=look, name="amqpscope-progress", daemon=True)
-    watcher.start()
-    try:
-        yield watch
-    finally:
-        over.set()
-        watcher.join(LOOK_EVERY_S)
 
 
 def collected(jobs: DataFrame, counted: Callable[[Counts], None] | None = None) -> dict[str, list[Part]]:

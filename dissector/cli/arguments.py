@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import tzinfo
-from typing import Protocol
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
@@ -20,13 +19,6 @@ from amqpscope.errors import Error
 
 class ArgumentError(Error):
     """Arguments that contradict each other; the text is one line."""
-
-
-class Progress(Protocol):
-    """Called with the number of bytes read since the last call."""
-
-    def __call__(self, size: int) -> None:
-        """Advance."""
 
 
 def add_common(
@@ -193,12 +185,21 @@ def _port(text: str) -> tuple[int, str]:
     return int(port), name
 
 
-def print_warnings(reading: Reading, zone: tzinfo, frames: int | None = None) -> None:
-    """Print warnings about captures that were read to standard error; `frames` is the number of frames found."""
+def print_warnings(reading: Reading, zone: tzinfo, frames: int | None = None) -> int:
+    """Print warnings about captures that were read to standard error; return the exit status, 2 if some were skipped.
+
+    Args:
+        reading: the pass over them.
+        zone: time zone of printed times.
+        frames: the number of frames found.
+    """
     from amqpscope.dissector.cli.warnings import warning_lines  # noqa: PLC0415
 
+    for source in reading.skipped:
+        print_skipped(f"{source.given}: {source.error}")
     for line in warning_lines(reading, zone, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
+    return 2 if reading.skipped else 0
 
 
 def held_back_printer(reading: Reading) -> Callable[[], None]:
@@ -222,30 +223,3 @@ def watch(sources: list[Source]) -> Iterator[Watch | None]:
         return
     with Watch() as watch:
         yield watch
-
-
-@contextmanager
-def progress(sources: list[Source], done: Callable[[], str] = lambda: "dissecting") -> Iterator[Progress]:
-    """Show a progress bar by bytes on standard error, if that is a terminal.
-
-    Args:
-        sources: what is read.
-        done: returns what stands before the bar.
-    """
-    if not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("dissecting", total=sum(source.size or 0 for source in sources) or None)
-        yield lambda size: bar.update(task, advance=size, description=done())

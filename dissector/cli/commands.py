@@ -66,6 +66,7 @@ class Dissect:
         if is_followed:
             return self._follow(arguments)
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+        from amqpscope.dissector.cli import progress  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
         from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
@@ -80,17 +81,17 @@ class Dissect:
         target = Target(arguments.output, arguments.format, arguments.compression)
         output: Output | None = None
 
-        def done() -> str:
-            rows = f", {sum(output.rows.values()):,} rows" if output and arguments.jobs == 1 else ""
-            return f"{len(reading.seen)} of {len(sources)} files{rows}"
+        def so_far() -> tuple[int, int]:
+            return len(reading.seen), jobs.rows + (sum(output.rows.values()) if output else 0)
 
         with (
-            common.progress(sources, done) as advance,
+            progress.shown() as advance,
             common.watch(sources) as watch,
             Jobs(arguments.jobs, target) as jobs,
         ):
             compile_kernels(sources)
-            reading = Reading(sources, options, advance, watch=watch, make=jobs.make)
+            read = progress.reading(advance, sources, so_far)
+            reading = Reading(sources, options, read, watch=watch, make=jobs.make)
             wanted = schemas(options.protocol)
             try:
                 # The folder is created only after the first rows: a file that is not a capture changes nothing.
@@ -108,8 +109,7 @@ class Dissect:
                     output.abort()
                 raise
         frames = common.print_written(arguments.output, output.rows)
-        common.print_warnings(reading, arguments.tz, frames)
-        return status
+        return common.print_warnings(reading, arguments.tz, frames) or status
 
     def _follow(self, arguments: argparse.Namespace) -> int:
         """Write the tables of a directory that a capture rotates into."""
@@ -120,8 +120,7 @@ class Dissect:
 
         options = common.options(arguments)
         form = arguments.format, arguments.compression
-        following.run(arguments, options, schemas(options.protocol), Dissected, *form)
-        return 0
+        return following.run(arguments, options, schemas(options.protocol), Dissected, *form)
 
     def _on_cluster(self, arguments: argparse.Namespace) -> int:
         """Have a package that knows clusters write the tables."""
@@ -194,7 +193,7 @@ class Frames:
                     sys.stdout.flush()
                     if frames == arguments.count:
                         break
-        common.print_warnings(reading, arguments.tz, frames + left_out)
+        status = common.print_warnings(reading, arguments.tz, frames + left_out) or status
         if left_out and not frames:
             sys.stderr.write(f"amqpscope: none of {counted(left_out, 'frame')} matches the selection\n")
         return status
@@ -276,7 +275,7 @@ class Handshakes:
         else:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
-            common.print_warnings(found, arguments.tz)
+            status = common.print_warnings(found, arguments.tz) or status
         if arguments.fail_on and not verdict_rows.packets(found):
             return 2
         return status or int(any(made.failing(*what) for what in arguments.fail_on))

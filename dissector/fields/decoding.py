@@ -18,14 +18,27 @@ from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
 from amqpscope.dissector.fields.lists import list_end
-from amqpscope.dissector.fields.ops import BYTES, FIXED, LIST, NULLABLE, REST, SELECT, TABLE, TAIL, TEXT, VALUE
+from amqpscope.dissector.fields.ops import (
+    BYTES,
+    FIXED,
+    LIST,
+    NULLABLE,
+    PACKING,
+    REST,
+    SELECT,
+    SIZED_PACKING,
+    TABLE,
+    TAIL,
+    TEXT,
+    VALUE,
+)
 from amqpscope.dissector.fields.plan import TRACE_COLUMNS, TRACE_TABLE, Plan, Slot
 from amqpscope.dissector.fields.problems import PROBLEM_CODES, TABLE_MALFORMED, TEXT_NOT_UTF8
 from amqpscope.dissector.fields.state import Decoding, Entry, Op, Record, Tally, Target
 from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.fields.trace import _problems, trace_columns
 from amqpscope.dissector.kernels.integers import unsigned
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import call, i64, kernel
 
 __all__ = ["PROBLEM_CODES", "REDACTED", "Decoded", "Plan", "decode"]
 
@@ -119,6 +132,8 @@ def decode(
     return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
 
 
+LENGTH_FIRST = (TEXT, TABLE, BYTES, VALUE, SIZED_PACKING)
+"""Ops of fields that begin with the length of the rest."""
 EMPTY = 2
 """Bytes of the JSON text of a table or list without entries."""
 
@@ -177,10 +192,19 @@ def _without(column: pa.Array, rows: Integers) -> pa.Array:
 
 
 @kernel
+def reversed_bytes(data: Bytes, at: int, end: int) -> int:
+    """Read an integer whose lowest byte comes first; of more than four bytes the first ones."""
+    value = 0
+    for k in range(min(end - at, 4)):
+        value |= i64(data[at + k]) << 8 * k
+    return value
+
+
+@kernel
 def fields_end(
     data: Bytes, at: int, end: int, begin: int, stop: int, ops: Integers, members: Integers, shapes: Integers
 ) -> int:
-    """Return where the fields of ops `begin` to `stop` end; -1 if not before `end`. Only ops of the stream protocol.
+    """Return where the fields of ops `begin` to `stop` end; -1 if not before `end`. No bits share bytes in them.
 
     If fields that may be left out do not end before `end`, they are.
     """
@@ -208,6 +232,12 @@ def fields_end(
         at += w
         if what == SELECT and v < 62:
             flags = 1 << v
-        elif what == TEXT or (what == NULLABLE and v != (1 << (8 * w)) - 1):
+        elif what == PACKING:
+            flags = reversed_bytes(data, at - w, at)
+        elif what == SIZED_PACKING:
+            flags = reversed_bytes(data, at, min(at + v, end))
+        if what in (PACKING, SIZED_PACKING) and flags >> ops[op, Op.SHAPE] != 0:
+            return least
+        if what in LENGTH_FIRST or (what == NULLABLE and v != (1 << (8 * w)) - 1):
             at += v
     return at if at <= end else least

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -89,6 +89,8 @@ class Jobs:
         self.count = count
         self.target = target
         self._processes: list[tuple[Any, Connection]] = []
+        self._context = get_context("spawn")  # this process has threads
+        self._rows = self._context.RawArray("q", count)
 
     def __enter__(self) -> Jobs:
         return self
@@ -101,6 +103,11 @@ class Jobs:
             remove_tree(place(self.target.folder) / HIDDEN)
 
     @property
+    def rows(self) -> int:
+        """The number of rows that the other processes have made."""
+        return sum(self._rows)
+
+    @property
     def pids(self) -> list[int]:
         """The numbers of the other processes."""
         return [process.pid for process, _ in self._processes]
@@ -111,11 +118,11 @@ class Jobs:
 
     def begin(self, reading: Reading) -> None:
         """Start the other processes; the folder of the output is there."""
-        context = get_context("spawn")  # this process has threads
         for number in range(1, self.count):
-            ours, theirs = context.Pipe()
-            arguments = (theirs, reading.sources, reading.options, reading.compiled, self.target, number, self.count)
-            process = context.Process(target=work, args=arguments, name=f"amqpscope-{number}", daemon=True)
+            ours, theirs = self._context.Pipe()
+            share = number, self.count, self._rows
+            arguments = (theirs, reading.sources, reading.options, reading.compiled, self.target, *share)
+            process = self._context.Process(target=work, args=arguments, name=f"amqpscope-{number}", daemon=True)
             process.start()
             theirs.close()
             self._processes.append((process, ours))
@@ -153,8 +160,20 @@ def work(
     target: Target,
     number: int,
     count: int,
+    rows: MutableSequence[int],
 ) -> None:
-    """Dissect a part of the flows, and send what was done or the error; end when the connection's other end closes."""
+    """Dissect a part of the flows, and send what was done or the error; end when the connection's other end closes.
+
+    Args:
+        connection: to the first process.
+        sources: the captures.
+        options: of the dissection.
+        compiled: whether kernels run compiled.
+        target: where and how to write.
+        number: which part, from 0.
+        count: the number of parts.
+        rows: gets the number of rows so far, at the number of the part.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process
     Thread(target=_end_with, args=(connection,), daemon=True).start()
     settle(without_pandas=True)
@@ -166,6 +185,7 @@ def work(
         reading = Reading(sources, options, compiled=compiled, make=share, about_captures=False)
         for each in reading.work():
             output.add(each)
+            rows[number] = sum(output.rows.values())
         output.finish()
         connection.send((output.parts(), Counts.of(reading.dissector)))
     except Exception as error:

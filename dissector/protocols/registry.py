@@ -164,6 +164,7 @@ class Stages(dict[int, Stage]):
         super().__init__()
         self.context = context
         self.decoded = {number: plugin.stage for number, plugin in numbered() if plugin.stage}
+        self.with_rows = [number for number, plugin in numbered() if plugin.stage and plugin.has_rows]
 
     def __missing__(self, number: int) -> Stage:
         stage = self[number] = self.decoded[number](self.context)

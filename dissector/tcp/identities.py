@@ -27,25 +27,31 @@ def identity(facts: Array, slot: int, anchor: int, time: int) -> int:
 
 
 @kernel
+def place_of(table: Array, name: int) -> int:
+    """Return the place of an identity in a table, or where it may be put: there 0 stands."""
+    mask = len(table) - 1
+    place = name & mask
+    while table[place] != 0 and table[place] != name:
+        place = (place + 1) & mask
+    return place
+
+
+@kernel
+def is_known(flows: Flows, name: int) -> bool:
+    """Return whether a connection had this identity."""
+    younger, older = flows.younger, flows.older
+    found: bool = younger[place_of(younger, name)] != 0 or older[place_of(older, name)] != 0
+    return found
+
+
+@kernel
 def remember(flows: Flows, name: int) -> int:
     """Remember an identity; return 0 when it was known. The younger table must have a free place."""
-    younger, older = flows.younger, flows.older
-    fresh = 1
-    mask = len(older) - 1
-    place = name & mask
-    while older[place] != 0:
-        if older[place] == name:
-            fresh = 0
-            break
-        place = (place + 1) & mask
-    mask = len(younger) - 1
-    place = name & mask
-    while younger[place] != 0:
-        if younger[place] == name:
-            return 0
-        place = (place + 1) & mask
-    younger[place] = name
-    flows.control[Control.KNOWN] += 1
+    fresh = 0 if is_known(flows, name) else 1
+    place = place_of(flows.younger, name)
+    if flows.younger[place] == 0:
+        flows.younger[place] = name
+        flows.control[Control.KNOWN] += 1
     return fresh
 
 

@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_byt
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Queue, Repeat, Segment, both
 
-CONTROLS = [Control.CLOCK, Control.SEGMENTS]
+CONTROLS = [Control.CLOCK, Control.SEGMENTS, Control.SWEPT]
 """What only grows: the later of two counts."""
 
 

@@ -19,7 +19,8 @@ GAP_NS = 1_000_000_000
 """Time after which an acknowledged byte that is still missing counts as lost by the capture.
 
 The times are those of the connection's own packets: what other connections do must not decide about its rows, and a
-part of the capture may lack them. So where a connection falls silent, its next packet or its end skips a gap.
+part of the capture may lack them. Where a connection falls silent, its next packet or its end skips a gap, or two
+minutes (`idling`).
 """
 WAITS, NEEDS, READY = range(3)
 """The next bytes of a direction (if there are any) wait; wait only for the other direction; need not wait."""
@@ -300,8 +301,8 @@ def emit_needed(flows: Flows, out: Results, slot: int, side: int, end: int) -> N
 
 
 @kernel
-def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) -> None:
-    """Emit all that both directions have buffered, over gaps, and what is missing up to these positions."""
+def flush_held(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) -> None:
+    """Emit all that both directions have buffered, over gaps, and what they acknowledge up to these positions."""
     direction, queues, segments = flows.direction, flows.queues, flows.segments
     row = 2 * slot
     settle(flows, slot)
@@ -315,7 +316,14 @@ def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) ->
         emit_needed(flows, out, slot, side, end_0 if is_second else end_1)
         emit_first(flows, out, slot, side)
         pass_missing(flows, out, slot, end_0, end_1)
+
+
+@kernel
+def flush_both(flows: Flows, out: Results, slot: int, end_0: int, end_1: int) -> None:
+    """Emit all that both directions have buffered, over gaps, and what is missing up to these positions."""
+    flush_held(flows, out, slot, end_0, end_1)
     for side in range(2):
-        end = end_1 if side else end_0
-        while lacking(flows, row + side, row + 1 - side, end) != WAITS:
+        row = 2 * slot + side
+        end = max(end_1 if side else end_0, flows.direction[row, Direction.TOP])
+        while lacking(flows, row, row ^ 1, end) != WAITS:
             emit_missing(flows, out, slot, side, end)

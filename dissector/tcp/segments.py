@@ -11,6 +11,8 @@ from amqpscope.dissector.tcp.arrival import acknowledged, take
 from amqpscope.dissector.tcp.buffered import buffered
 from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
+from amqpscope.dissector.tcp.identities import identity, is_known
+from amqpscope.dissector.tcp.idling import IDLE_NS, release_idle, sweep, waits
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.settling import begins
 from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
@@ -64,13 +66,17 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
     """Return the slot of a segment's connection, which may begin with it and end another; -1 when there is no room."""
     table, control = flows.table, flows.control
     clock = control[Control.CLOCK]
-    if due(flows, clock) and expire(flows, out, clock) == 0:
+    if (due(flows, clock) and expire(flows, out, clock) == 0) or sweep(flows, out, clock) == 0:
         return -1
     ends = endpoints(batch, i, side)
     place = find(flows, ends)
     slot = table[place] - 1 if place >= 0 else -1
     control[Control.WANT] = wanted(batch, i, flows, out, slot)
     if control[Control.WANT] >= 0:
+        return -1
+    if slot >= 0 and waits(flows, slot, batch.ts_ns[i] - IDLE_NS):
+        release_idle(flows, out, slot)
+        control[Control.WANT] = READ  # it is read as what the connection was
         return -1
     before = 0
     if slot >= 0:
@@ -148,6 +154,9 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
             return False
     elif not is_answer and begins(batch, i, flows, slot, side):
         return False
-    # Another capture point may see the next connection before ours sees the end of this one.
-    here: bool = conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]] or closed(conn, slot) != 0
-    return here or is_silent(conn, slot, batch.ts_ns[i])
+    if conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]]:
+        return True
+    # Another capture point may see the next connection before ours sees the end of this one, and an earlier one later.
+    if is_known(flows, identity(facts, slot, isn, 0)):
+        return False
+    return closed(conn, slot) != 0 or is_silent(conn, slot, batch.ts_ns[i])

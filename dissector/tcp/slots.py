@@ -118,6 +118,7 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int
     conn[slot, Conn.VANTAGE_CAPTURE] = point
     conn[slot, Conn.POINT_CAPTURE] = point
     conn[slot, Conn.UP_SIDE] = side_of(batch, i)
+    conn[slot, Conn.ASIDE] = 1 if before > 0 and batch.flags[i] & SYN else 0
     conn[slot, Conn.UNSETTLED] = 1 if batch.flags[i] & SYN == 0 else 0
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1

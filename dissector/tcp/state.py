@@ -24,8 +24,10 @@ FAULTS = (
     "overlap-mismatch",  # value: bytes that differ
     "connection-reused-port",  # value: packets of the connection whose end was not seen
     "connection-twice",  # value: packets
+    "tcp-gap",  # value: bytes missing
+    "frame-gap",  # the same
 )
-MISMATCH, REUSED, TWICE = range(3)
+MISMATCH, REUSED, TWICE, GAP, FRAME_GAP = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
@@ -195,6 +197,7 @@ class Control(Matrix):
     KNOWN = column("identities in the younger table of these")
     EVICTED = column("open connections that were evicted")
     WANT = column("why the walk stopped")
+    SWEPT = column("half-minute of the clock in which silent connections were looked for last")
 
 
 class Chunk(Records):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import Dissected, Follower, Make
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, pcap
+from tests.dissector.runs import recorded
+
+HOUR = 3600 * 10**9
 
 
 class Killed(BaseException):
@@ -87,3 +91,20 @@ def rotate(packets: list[Packet], borders: list[int], stem: str, link: int) -> l
         (packets[first].ts_ns, f"{stem}-{number}.pcap", pcap(packets[first:last], ns=True, link=link))
         for number, (first, last) in enumerate(pairwise(ends), 8)
     ]
+
+
+def paused() -> Iterator[tuple[str, bytes]]:
+    """The files of a connection that pauses for 23 hours, and then for two days: name, content."""
+    packets, link = recorded("pika_confirms.pcap")
+    for number, (moved, some) in enumerate([(0, slice(40)), (23 * HOUR, slice(40, 60)), (72 * HOUR, slice(60, None))]):
+        later = [replace(packet, ts_ns=packet.ts_ns + moved) for packet in packets[some]]
+        yield f"trace-{number}.pcap", pcap(later, ns=True, link=link)
+
+
+def is_evicted_once(tables: Mapping[str, pa.Table]) -> None:
+    """Whether the connection was evicted in the longer pause, and what followed is another one."""
+    details = [row["detail"] for row in tables["anomalies"].to_pylist() if row["code"] == "limit-reached"]
+    assert details == ["connections without a packet for 24 hours: 1 evicted"]
+    rows = {(row["packets"], row["closed_by"], row["ending"]) for row in tables["connections"].to_pylist()}
+    packets, _ = recorded("pika_confirms.pcap")
+    assert rows == {(60, "evicted", "evicted"), (len(packets) - 60, "client-close", "closed")}

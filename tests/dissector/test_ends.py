@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from tests.captures.damage.recall import unreported
 from tests.captures.damage.ways import Capture, numbered, without_ends
 from tests.dissector.builders import Packet
 from tests.dissector.runs import dissect_packets, recorded, rows
@@ -69,6 +70,14 @@ def test_a_forged_reset_shows_nothing(ahead: int) -> None:
     assert lost(tape.packets, len(tape.packets)) == (0, [])
 
 
+def test_gaps_inside_of_frames_are_reported_once() -> None:
+    tape = Tape().play(BEGIN)
+    place = len(tape.packets)
+    for _ in range(2):
+        tape.send(CLIENT, b"".join(publish(bytes(900))), range(300, 900, 300))
+    assert lost([*tape.packets[: place + 4], *tape.packets[place + 5 :]], place + 1) == (600, ["frame-gap"])
+
+
 def test_a_whole_connection_lacks_nothing() -> None:
     for flags in (FIN, RST):
         tape = Tape().play(BEGIN).end(flags)
@@ -122,5 +131,7 @@ def test_missing_ends_of_recordings_are_counted(name: str) -> None:
         gone = {packet.interface for packet in capture.packets} - {packet.interface for packet in damaged}
         missing = sum(capture.data(i - 1) for i in gone)
         fins = sum(segment is not None and segment.flags & FIN for segment in (capture.segments[i - 1] for i in gone))
-        counted = sum(row["lost_bytes"] for row in rows(dissect_packets(damaged, link)["connections"]))
+        tables = dissect_packets(damaged, link)
+        counted = sum(row["lost_bytes"] for row in rows(tables["connections"]))
         assert missing <= counted <= missing + fins
+        assert unreported(tables) == set()

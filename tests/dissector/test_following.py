@@ -19,8 +19,7 @@ from amqpscope.dissector.following.folder import AGAIN, LATE, SETTLED_S
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.tables.output import OutputError
 from amqpscope.dissector.tables.rows import schemas
-from tests.dissector.builders import pcap
-from tests.dissector.follows import follow, killed, rotate, written
+from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import Row, dissect, recorded
 
@@ -125,17 +124,10 @@ def test_files_that_are_compressed_later_are_the_same(tmp_path: Path) -> None:
 
 def test_idle_connections_are_evicted(tmp_path: Path) -> None:
     (tmp_path / "captures").mkdir()
-    folder, out = tmp_path / "captures", tmp_path / "tables"
-    packets, link = recorded("pika_confirms.pcap")
-    hour = 3600 * SECOND
-    for number, (moved, some) in enumerate([(0, slice(40)), (23 * hour, slice(40, 60)), (72 * hour, slice(60, None))]):
-        later = [replace(packet, ts_ns=packet.ts_ns + moved) for packet in packets[some]]
-        (folder / f"trace-{number}.pcap").write_bytes(pcap(later, ns=True, link=link))
-    follow(folder, out, until_idle=0)
-    details = [row["detail"] for row in written(out)["anomalies"].to_pylist() if row["code"] == "limit-reached"]
-    assert details == ["connections without a packet for 24 hours: 1 evicted"]
-    rows = [(row["packets"], row["closed_by"], row["ending"]) for row in written(out)["connections"].to_pylist()]
-    assert rows == [(60, "evicted", "evicted"), (len(packets) - 60, "client-close", "closed")]
+    for file, content in paused():
+        (tmp_path / "captures" / file).write_bytes(content)
+    follow(tmp_path / "captures", tmp_path / "tables", until_idle=0)
+    is_evicted_once(written(tmp_path / "tables"))
 
 
 def test_what_other_options_began_is_refused(tmp_path: Path) -> None:
@@ -150,6 +142,19 @@ def test_what_other_options_began_is_refused(tmp_path: Path) -> None:
     expected = comparable(written(Path(out)))
     assert main(how) == 0
     assert comparable(written(Path(out))) == expected
+
+
+def test_bad_files_are_reported_as_by_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "captures").mkdir()
+    *_, last = files_of(tmp_path / "captures")
+    last.write_bytes(last.read_bytes()[:-5])
+    (tmp_path / "captures" / "text.pcap").write_text("hello")
+    printed = []
+    for how in ([], ["--follow", "--until-idle", "0"]):
+        assert main(["dissect", str(tmp_path / "captures"), "-o", str(tmp_path / "tables"), *how]) == 2
+        printed.append({line for line in capsys.readouterr().err.splitlines() if line.startswith("amqpscope: ")})
+    assert printed[0] == printed[1]
+    assert len(printed[0]) == 2
 
 
 @pytest.mark.parametrize(

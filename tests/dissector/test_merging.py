@@ -76,6 +76,17 @@ def undamaged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
     return reported(dissect(*write(tmp_path_factory.mktemp("whole"), whole=SESSION)))
 
 
+@pytest.mark.parametrize("clocks_ms", [100, 2_500, 25_000, -25_000])
+def test_ports_are_used_again_within_the_difference_of_the_clocks(clocks_ms: int, tmp_path: Path) -> None:
+    """Another point shows earlier connections after the own point shows later ones."""
+    packets: list[Packet] = []
+    for isn in range(1000, 5000, 1000):
+        begin = packets[-1].ts_ns + abs(clocks_ms) * STEP // 2 if packets else T0
+        packets += Tape(isn=(isn, isn), start_ns=begin).play(handshake()).end().packets
+    paths = write(tmp_path, one=packets, two=moved(packets, clocks_ms * STEP))
+    assert reported(dissect(*paths)) == reported(dissect(paths[0]))
+
+
 INNER = st.sets(st.integers(3, len(SESSION) - 4), max_size=12)
 """Packets but those of the beginning and the end."""
 

@@ -285,7 +285,7 @@ def test_one_byte_is_singular() -> None:
     tape.next[CLIENT] += 1
     tape.send(CLIENT, published(b"behind") * 3)
     reported = [row["detail"] for row in rows(dissect_packets(tape.packets)["anomalies"])]
-    assert "1 byte not captured, among them the header of the next frame" in reported
+    assert "1 byte not captured" in reported
 
 
 def test_a_first_copy_that_differs_is_reported() -> None:

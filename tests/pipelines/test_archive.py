@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -76,19 +77,25 @@ def test_tables_are_those_of_one_process(
     from amqpscope.pipelines import archive  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "parts", lambda *_: parts)
-    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.progress_on_spark.LOOK_EVERY_S", 0.01)
     if parts > 1:  # so that most captures are read in ranges
         monkeypatch.setattr(archive, "LEAST", 3000)
         monkeypatch.setattr(archive, "RANGE", 3000)
     assert main(["dissect", str(captures), "-o", str(tmp_path / "one")]) == 2
     sources, steps = named([captures]), []
     note = {"captures": [str(captures)]}
-    to = archive.Submission(spark.sparkContext.master, tmp_path / "spark", note, lambda *step: steps.append(step))
+    to = archive.Submission(
+        spark.sparkContext.master, tmp_path / "spark", note, lambda *step, counts="": steps.append((*step, counts))
+    )
     made = archive.dissect_captures(sources, lambda begin: Options(), to)
-    names = list(dict.fromkeys(name for name, _, _ in steps))
+    names = list(dict.fromkeys(name for name, *_ in steps))
     assert names[0] == "starting Spark"
     assert names[-1] == "dissecting connections"
-    assert all(0 <= done <= total == sum(source.size for source in sources) for _, done, total in steps[1:])
+    assert all(0 <= done <= total == sum(source.size for source in sources) for _, done, total, _ in steps[1:])
+    shown = [re.fullmatch(r"(\d+) of (\d+) files, ([\d,]+) rows?", counts) for *_, counts in steps[1:]]
+    assert all(each and int(each[2]) == len(sources) for each in shown)
+    assert shown[-1][1] == str(len(sources) - 1), "text.pcap is not read"
+    assert parts == 1 or int(shown[-1][3].replace(",", "")) > 0
     found, expected = rows_of(tmp_path / "spark"), rows_of(tmp_path / "one")
     for name, rows in expected.items():
         assert found[name] == rows, name

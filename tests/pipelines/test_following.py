@@ -24,7 +24,7 @@ from amqpscope.pipelines import here
 from amqpscope.pipelines.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.dissector.builders import pcap
-from tests.dissector.follows import follow, killed, rotate, written
+from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import FOLDER, dissect, recorded
 
@@ -128,3 +128,16 @@ def test_on_spark_rows_are_those_of_one_pass(
         assert rows(out) == expected(folder, out / "at once")
     else:
         assert by_connection(written(out)) == by_connection(dissect(folder))
+
+
+def test_on_spark_idle_connections_are_evicted(spark: SparkSession, tmp_path: Path) -> None:
+    """Their state is that of the batch before."""
+    from amqpscope.pipelines.following_on_spark import Spread  # noqa: PLC0415
+
+    (tmp_path / "captures").mkdir()
+    for number, (file, content) in enumerate(paused()):
+        (tmp_path / "captures" / file).write_bytes(content)
+        if number:
+            until_idle = 0 if number == 2 else None
+            follow(tmp_path / "captures", tmp_path / "out", until_idle, make=partial(Spread, spark), dissector=Cutter)
+    is_evicted_once(written(tmp_path / "out"))

@@ -183,15 +183,18 @@ def test_plans_do_not_grow_with_what_went_wrong(spark, tmp_path):
 def test_progress_is_of_tasks(spark, tables, tmp_path, monkeypatch):
     from amqpscope.pipelines import on_spark  # noqa: PLC0415
 
-    monkeypatch.setattr("amqpscope.pipelines.tasks.LOOK_EVERY_S", 0.01)
-    seen: list[tuple[str, int, int]] = []
+    monkeypatch.setattr("amqpscope.pipelines.progress_on_spark.LOOK_EVERY_S", 0.01)
+    seen: list[tuple[str, int, int, str]] = []
     to = on_spark.Submission(
-        spark.sparkContext.master, tmp_path / "statistics", advance=lambda *how_far: seen.append(how_far)
+        spark.sparkContext.master,
+        tmp_path / "statistics",
+        advance=lambda *step, counts="": seen.append((*step, counts)),
     )
     on_spark.analyze_folder(tables, to)
-    assert seen[0] == ("starting Spark", 0, 0)
+    assert seen[0] == ("starting Spark", 0, 0, "")
     assert len(seen) > 1
-    assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total in seen[1:])
+    assert all(what == "tasks on Spark" and 0 <= done <= total and total > 0 for what, done, total, _ in seen[1:])
+    assert all(re.fullmatch(r"[\d,]+ rows?", counts) for *_, counts in seen[1:])
 
 
 def test_an_unreachable_master(tables, tmp_path):

@@ -27,10 +27,14 @@ COLUMNS = {
     "confirms": f"{PLACE} publish_seq exchange routing_key message_id reply_code {ENDED}".split(),
     "settlements": f"{PLACE} delivery_tag consumer_tag queue exchange routing_key requeue {ENDED}".split(),
     "rpcs": f"{PLACE} from_client request queue response reply_code outcome ended_by".split(),
+    "commands": f"{PLACE} from_client session command_id method reply_code outcome ended_by".split(),
     "flow_control": f"{PLACE} consumer_tag evidence start_frame_no start_ts_ns end_frame_no end_ts_ns".split(),
     "heartbeats": ["from_client", "negotiated_s", "longest_silence_ns", "missed"],
 }
-ENDS = {"confirms": ("publish", "confirm"), "settlements": ("deliver", "settle"), "rpcs": ("request", "response")}
+ENDS = {
+    "confirms": ("publish", "confirm"), "settlements": ("deliver", "settle"), "rpcs": ("request", "response"),
+    "commands": ("sent", "answer"),
+}  # fmt: skip
 Rows = Counter[tuple[Any, ...]]
 
 

@@ -15,7 +15,7 @@ WRAP = 1 << 32
 UNLIMITED = 0xFFFFFFFF
 SOON_NS = 1_000_000
 SETTLED = {"message.accept": "ack", "message.reject": "reject", "message.release": "nack"}
-TABLES = ("confirms", "settlements", "rpcs", "flow_control", "heartbeats")
+TABLES = ("confirms", "settlements", "rpcs", "commands", "flow_control", "heartbeats")
 ANSWERS = ("execution.result", "execution.exception")
 ASKED = {
     "connection.start": ("connection.start-ok",),
@@ -33,10 +33,13 @@ ASKED = {
 class Session:
     """What is known of a session."""
 
+    name: str
     following: dict[bool, int] = field(default_factory=dict)
     """The id of the next command, by side."""
     outstanding: dict[bool, dict[int, Row]] = field(default_factory=lambda: {True: {}, False: {}})
     """Rows that are not answered, by side and id."""
+    commands: dict[bool, dict[int, Row]] = field(default_factory=lambda: {True: {}, False: {}})
+    """Rows of `commands` that are not completed, by side and id."""
     queues: dict[str, str] = field(default_factory=dict)
     transaction: bool = False
     accepted: list[tuple[int, bool]] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Window:
 
 
 def statistics(operations: list[Row]) -> dict[str, list[Row]]:
-    """Rows of confirms, settlements, rpcs, flow_control and heartbeats."""
+    """Rows of confirms, settlements, rpcs, commands, flow_control and heartbeats."""
     found: dict[str, list[Row]] = {name: [] for name in TABLES}
     for connection in dict.fromkeys(row["connection"] for row in operations):
         one = _Connection([row for row in operations if row["connection"] == connection], found)
@@ -92,7 +95,7 @@ class _Connection:
     def _operation(self, op: Row) -> None:
         name = op["args"].get("name")
         if op["method"] == "session.attach" and name not in self.sessions:
-            self.sessions[name] = Session()
+            self.sessions[name] = Session(name)
         if op["method"] == "session.attached" or (
             op["method"] == "session.attach" and op["channel"] not in self.attached
         ):
@@ -152,6 +155,8 @@ class _Connection:
 
     def _command(self, session: Session, op: Row, number: int) -> None:
         side, args, method = op["from_client"], op["args"], op["method"]
+        row = self._row("commands", op, session=session.name, command_id=number, method=method)
+        session.commands[side][number] = row
         if method == "message.transfer":
             self._transfer(session, op, number)
         elif (op["sync"] and method not in ANSWERS) or method in WITH_RESULT:
@@ -161,6 +166,8 @@ class _Connection:
             self._settle(session, op)
         elif method in ANSWERS:
             failed = method == "execution.exception"
+            for each in [n for n in session.commands[not side] if failed and n % WRAP == args.get("id")]:
+                self._answered(session.commands[not side].pop(each), op, "error", args["code"])
             for each in [n for n in session.outstanding[not side] if n % WRAP == args.get("id")]:
                 row = session.outstanding[not side].pop(each)
                 code = args["code"] if failed else None
@@ -197,6 +204,8 @@ class _Connection:
 
     def _completed(self, session: Session, op: Row) -> None:
         side = op["from_client"]
+        for number in [n for n in session.commands[not side] if _named(n, op["args"].get("commands", ()))]:
+            self._answered(session.commands[not side].pop(number), op, "ok", None)
         mine = session.outstanding[not side]
         named = [n for n in mine if _named(n, op["args"].get("commands", ()))]
         for number in [n for n in named if mine[n].get("seen")]:
@@ -318,9 +327,10 @@ class _Connection:
 
     def _over(self, session: Session) -> None:
         """Nobody answers what is outstanding in a session."""
-        for side, rows in session.outstanding.items():
-            for row in rows.values():
-                self._unanswered(row, side, session)
+        for outstanding in (session.outstanding, session.commands):
+            for side, rows in outstanding.items():
+                for row in rows.values():
+                    self._unanswered(row, side, session)
         for window in session.windows.values():
             if window.waits is not None:
                 close = min(self.closed.values(), key=lambda each: each["frame_no"], default=None)
@@ -336,7 +346,7 @@ class _Connection:
         heard = [op for op, _, who in ends if who != side and op["frame_no"] < asked["frame_no"]]
         if heard:
             by, ts = "discarded", min(heard, key=lambda op: op["frame_no"])["ts_ns"]
-        elif after := [each for each in ends if each[0] is not asked]:
+        elif after := [each for each in ends if each[0] is not asked or session]:
             op, by, _ = min(after, key=lambda each: each[0]["frame_no"])
             ts = op["ts_ns"]
         else:

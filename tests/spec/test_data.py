@@ -37,6 +37,9 @@ MUST_HAVE = {
     "rpcs": """
         connection_id channel channel_epoch request response request_ts_ns latency_ns outcome reply_code reply_text
         queue""",
+    "commands": """
+        connection_id channel channel_epoch from_client session command_id method sent_ts_ns answer_ts_ns outcome
+        reply_code ended_by end_ts_ns latency_ns""",
     "channel_errors": """
         connection_id channel channel_epoch from_client method reply_code reply_text failed_method queue exchange
         frame_no capture packet ts_ns""",
@@ -63,6 +66,7 @@ PAIRS = {
     "confirms": ("publish", "confirm"),
     "settlements": ("deliver", "settle"),
     "rpcs": ("request", "response"),
+    "commands": ("sent", "answer"),
     "transits": ("publish", "deliver"),
     "flow_control": ("start", "end"),
 }

@@ -7,7 +7,7 @@ the type, and so do two of the flags. Frames of one track go on where the last o
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, specialize
-from amqpscope.dissector.protocols import announced, recognising
+from amqpscope.dissector.protocols import recognising
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
@@ -21,7 +21,6 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     HEAD_BYTES,
     HEADER,
     IDS,
-    LARGEST,
     LAST_FRAME,
     LAST_SEGMENT,
     NAME,
@@ -31,8 +30,6 @@ from amqpscope.dissector.protocols.amqp010.state import Own
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import Trial
 
-USUAL = LARGEST
-"""The frame size that brokers propose."""
 MARKED_ENDS = False
 """Frames end where their sizes say, and with nothing else."""
 BROKERS = (5672, 5671)
@@ -140,11 +137,6 @@ def body_at(data: Array, p: int, channel: int) -> int:
     if i64(data[p + 1]) != BODY or i64(data[p]) & (FIRST_SEGMENT | FIRST_FRAME) != 0 or be16(data, p + 4) != 1:
         return -1
     return be16(data, p + 2) - HEAD_BYTES if be16(data, p + 6) == channel and be32(data, p + 8) == 0 else -1
-
-
-expected_boundary = announced.laid_over(
-    OVERHEAD=HEAD_BYTES, HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, BINDING=False, body_at=body_at, next_frame=next_frame
-)
 
 
 @kernel

@@ -7,12 +7,13 @@ do not lie whole in one chunk leave as spans, in order.
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp010 import boundary
+from amqpscope.dissector.protocols.amqp010 import boundary, extent
 from amqpscope.dissector.protocols.amqp010.boundary import content_length, method_at, wrong_byte
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
     CONTROL,
+    FLAGS,
     HEAD_BYTES,
     HEADER,
     HEADER_BYTES,
@@ -24,25 +25,28 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     OPENS,
     PROTOCOL_HEADER,
     TUNES,
+    VERSIONS,
     WHOLE,
 )
 from amqpscope.dissector.protocols.amqp010.lengths import (
-    check_length,
     expected_rest,
     is_doubtful,
-    may_be_body,
     may_be_of_body,
     may_be_over,
 )
 from amqpscope.dissector.protocols.amqp010.state import (
     DESYNCHRONISED,
+    FLAGS_UNKNOWN,
     FOUND,
     HEAD_WRONG,
     HEADER_UNKNOWN,
     LOST,
     PASSED,
+    RESERVED_SET,
     SEALED,
     TOO_SHORT,
+    TRACK_WRONG,
+    VERSION_UNKNOWN,
     Frame,
     Own,
     Sender,
@@ -84,15 +88,17 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if end - p < HEAD_BYTES or wrong_byte(data, p) >= 0 or own.senders[row, Sender.OPENED] != 0:
         return 0
-    size = be16(data, p + 2)
+    flags, kind, size = i64(data[p]), i64(data[p + 1]), be16(data, p + 2)
     following = p + size
     if following > end or 0 < walk.parsers[row, Parser.MOST] < size:
+        return 0
+    if extent.is_told(flags, kind) and not extent.is_sound(data, p + HEAD_BYTES, size - HEAD_BYTES, end, kind, own):
         return 0
     if following + HEAD_BYTES <= end and wrong_byte(data, following) >= 0:
         return 0
     walk.parsers[row, Parser.LARGEST] = max(walk.parsers[row, Parser.LARGEST], size)
     n = put_place(walk, chunks, i)
-    put_frame(walk.frames, n, i64(data[p + 1]), i64(data[p]), i64(data[p + 5]), be16(data, p + 6))
+    put_frame(walk.frames, n, kind, flags, i64(data[p + 5]), be16(data, p + 6))
     put_payload(walk, n, size, p + HEAD_BYTES, size - HEAD_BYTES, 0, chunks[Chunk.POS, i] + at)
     note_opening(walk, n, row, own)
     expect_bodies(walk, n, row, own)
@@ -208,26 +214,37 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         if size >= HEAD_BYTES:
             doubt(walk, chunks, i, row, HEAD_BYTES)
         return
-    kind, channel = i64(head[p + 1]), be16(head, p + 6)
     parsers[row, Parser.TYPE] = be16(head, p) << 8 | i64(head[p + 5])
-    parsers[row, Parser.CHANNEL] = channel
+    parsers[row, Parser.CHANNEL] = be16(head, p + 6)
     parsers[row, Parser.STATE] = PAYLOAD
-    if is_doubtful(walk, row, kind, i64(head[p]), size, channel, own):
-        lose_after_head(walk, row, may_be_body(i64(head[p]), kind))
+    if is_doubtful(walk, chunks, i, row, own):
+        lose_after_head(walk, row, extent.may_be_body(i64(head[p]), i64(head[p + 1])))
         doubt(walk, chunks, i, row, HEAD_BYTES)
+        parsers[row, Parser.NATURAL] = 0
+        if extent.is_told(i64(head[p]), i64(head[p + 1])):
+            extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
 def head_fault(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, wrong: int) -> None:
     """Report a head of which this byte is wrong, or what it is the beginning of."""
     other = other_protocol(be32(head, p))
-    code, value = HEAD_WRONG, wrong << 16 | i64(head[p + wrong])
+    flags, kind = i64(head[p]), i64(head[p + 1])
+    code, value = HEAD_WRONG, flags << 16 | kind
     if other >= 0:
         code, value = other, be32(head, p)
+    elif flags >= VERSIONS:
+        code, value = VERSION_UNKNOWN, flags // VERSIONS
+    elif flags >= FLAGS:
+        code, value = FLAGS_UNKNOWN, flags
     elif wrong == 1:
-        code, value = TYPE_UNKNOWN, i64(head[p + 1])
+        code, value = TYPE_UNKNOWN, kind
     elif wrong == 2:
         code, value = TOO_SHORT, be16(head, p + 2)
+    elif wrong in (4, 5):
+        code, value = TRACK_WRONG, be16(head, p + 4)
+    elif wrong == 8:
+        code, value = RESERVED_SET, be32(head, p + 8)
     frame_fault(walk, chunks, i, row, code, value)
 
 
@@ -313,17 +330,17 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
 
 walk_chunks = laid_over(
     {
-        "USUAL": boundary.USUAL,
+        "USUAL": LARGEST,
         "BROKERS": boundary.BROKERS,
         "MARKED_ENDS": boundary.MARKED_ENDS,
-        "expected_boundary": boundary.expected_boundary,
+        "expected_boundary": extent.expected_boundary,
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "may_end": extent.may_end,
         "HIDES_NONE": HEAD_BYTES,
     },
     OVERHEAD=HEAD_BYTES,
-    check_length=check_length,
     may_be_over=may_be_over,
     head_bytes=head_bytes,
     take_whole=take_whole,

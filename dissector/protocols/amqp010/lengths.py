@@ -6,7 +6,17 @@ where no head follows, and frames begin in what it spans.
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp010.boundary import may_begin, may_begin_head, next_frame, wrong_byte
+from amqpscope.dissector.protocols.amqp010.boundary import may_begin_head
+from amqpscope.dissector.protocols.amqp010.extent import (
+    is_sound,
+    is_told,
+    may_be_body,
+    may_end,
+    may_follow,
+    natural_end,
+    near_end,
+    note_natural,
+)
 from amqpscope.dissector.protocols.amqp010.layout import (
     BODY,
     BY_CLIENT,
@@ -16,11 +26,11 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     HEADER,
     LARGEST,
     LAST_FRAME,
-    LAST_SEGMENT,
 )
-from amqpscope.dissector.protocols.amqp010.state import DESYNCHRONISED, LOST, Own, Sender
-from amqpscope.dissector.protocols.doubt import is_above, lose_after_head, rewind, too_large
-from amqpscope.dissector.protocols.emitting import put_span
+from amqpscope.dissector.protocols.amqp010.state import Own, Sender
+from amqpscope.dissector.protocols.candidates import FRAMES_IN_A_ROW
+from amqpscope.dissector.protocols.doubt import doubt, is_above, rewind
+from amqpscope.dissector.protocols.natural import payload_at
 from amqpscope.dissector.protocols.payloads import put_together
 from amqpscope.dissector.protocols.state import Announced, Cursor, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Chunk
@@ -30,27 +40,37 @@ LONG = 1_024
 
 
 @kernel
-def may_be_body(flags: int, kind: int) -> bool:
-    """Return whether a head may be that of a body: it says so, or that it is a header without one, which is rare."""
-    return kind == BODY or (kind == HEADER and flags & LAST_SEGMENT != 0)
-
-
-@kernel
 def expected_rest(walk: Walk, row: int, channel: int, own: Own) -> int:
     """Return the bytes still to come of the body under way on a channel; 0: they are not known."""
     return i64(walk.parsers[row, Parser.REST]) if channel == own.announced[row, Announced.CHANNEL] else 0
 
 
 @kernel
-def is_doubtful(walk: Walk, row: int, kind: int, flags: int, size: int, channel: int, own: Own) -> bool:
-    """Return whether the size in a head is above what was agreed upon, rare, or another one than its content states."""
-    if is_above(walk, row, size, LARGEST):
+def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> bool:
+    """Return whether the size in the current head is above what was agreed upon, rare, or contradicted.
+
+    It is by its fields, or by what is known of its body; where neither tells, if no frame follows, but would with one
+    bit of it changed.
+    """
+    parsers = walk.parsers
+    size, flags, kind = (
+        parsers[row, Parser.SIZE],
+        parsers[row, Parser.TYPE] >> 16,
+        parsers[row, Parser.TYPE] >> 8 & 0xFF,
+    )
+    p, end = payload_at(walk, chunks, i, row), chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
+    if is_above(walk, row, size + HEAD_BYTES, LARGEST) or (size > LONG and kind != BODY and p + size > end):
         return True
-    if kind != BODY:
-        return size > LONG
-    rest = expected_rest(walk, row, channel, own)
-    excess = size - HEAD_BYTES - rest
-    return bool(rest > 0 and (excess > 0 or (excess < 0 and flags & LAST_FRAME != 0)))
+    if is_told(flags, kind):
+        return not is_sound(walk.data, p, size, end, kind, own)
+    rest = expected_rest(walk, row, parsers[row, Parser.CHANNEL], own) if kind == BODY else 0
+    if rest > 0:
+        return bool(size > rest or (size < rest and flags & LAST_FRAME != 0))
+    walk.trial[Trial.CHANNEL] = -1
+    walk.trial[Trial.SENDER] = BY_CLIENT | BY_SERVER
+    if p + size <= end and may_end(walk.data, p + size, end, walk.trial, own):
+        return False
+    return near_end(walk, p, size, end, FRAMES_IN_A_ROW, own) != -1
 
 
 @kernel
@@ -63,50 +83,32 @@ def may_be_of_body(head: Array, p: int, row: int, own: Own) -> bool:
 
 
 @kernel
-def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
-    """A head is complete, and its payload begins at byte `at` of the chunk: lose the way if the length is refuted."""
-    size = walk.parsers[row, Parser.SIZE]
-    p, end = chunks[Chunk.OFFSET, i] + at, chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
-    kind = walk.parsers[row, Parser.TYPE]
-    if (
-        may_be_body(kind >> 16, (kind >> 8) & 0xFF)
-        or p + size + HEAD_BYTES > end
-        or wrong_byte(walk.data, p + size) < 0
-    ):
-        return
-    if begins_within(walk, p, p + size, end, own):
-        too_large(walk, chunks, i, row, size)
-        put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
-        lose_after_head(walk, row, False)
-
-
-@kernel
 def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
-    """Return whether the frame whose payload ends before byte `at` of the chunk may end there."""
-    offset, length = chunks[Chunk.OFFSET, i], walk.parsers[row, Parser.CHAINED]
-    left = chunks[Chunk.LENGTH, i] - at
-    if offset < 0 or left <= 0 or may_begin_head(walk.data, offset + at, offset + at + left):
+    """Return whether the frame whose payload is over before byte `at` of the chunk may end there; see `walking`.
+
+    Its fields must end there as well. If only a part of it is there, they do not if they end in it and a head follows.
+    Where they do not tell, a head follows, or none would with one bit of its size changed.
+    """
+    parsers = walk.parsers
+    size, there, kind = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED], parsers[row, Parser.TYPE]
+    if parsers[row, Parser.BELIEVED] or there == 0 or there < parsers[row, Parser.GOT]:
         return True
-    kind = walk.parsers[row, Parser.TYPE]
-    if length != walk.parsers[row, Parser.SIZE] or length > LONG or may_be_body(kind >> 16, (kind >> 8) & 0xFF):
-        return True
+    top = walk.cursor[Cursor.ARENA]
     p = put_together(walk, row)
-    walk.cursor[Cursor.ARENA] = p
-    if not begins_within(walk, p, p + length, p + length, own):
+    walk.cursor[Cursor.ARENA] = top
+    if not is_told(kind >> 16, kind >> 8 & 0xFF):
+        offset, left = chunks[Chunk.OFFSET, i], chunks[Chunk.LENGTH, i] - at
+        follows = offset < 0 or left <= 0 or may_begin_head(walk.data, offset + at, offset + at + left)
+        is_wrong = (
+            not follows and there == size <= LONG and near_end(walk, p, size, p + size, FRAMES_IN_A_ROW, own) != -1
+        )
+    elif there == size:
+        is_wrong = not is_sound(walk.data, p, size, p + size, kind >> 8 & 0xFF, own)
+    else:
+        q = natural_end(walk, row, p, p + there, own)
+        is_wrong = q >= 0 and may_follow(walk.data, q, p + there, own)
+    if not is_wrong or not rewind(walk, chunks, i, row):
         return True
-    too_large(walk, chunks, i, row, length)
-    put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
-    return not rewind(walk, chunks, i, row)
-
-
-@kernel
-def begins_within(walk: Walk, p: int, last: int, end: int, own: Own) -> bool:
-    """Return whether a whole frame, and another after it, begins between p and `last`; there are bytes up to `end`."""
-    for q in range(p, last - HEAD_BYTES + 1):
-        if may_begin(walk.data, q):
-            walk.trial[Trial.CHANNEL] = -1
-            walk.trial[Trial.SENDER] = BY_CLIENT | BY_SERVER
-            size = next_frame(walk.data, q, end, walk.trial, own)
-            if size > 0 and q + size < end and next_frame(walk.data, q + size, end, walk.trial, own) >= 0:
-                return True
+    doubt(walk, chunks, i, row, HEAD_BYTES)
+    note_natural(walk, row, p, p + there, own)
     return False

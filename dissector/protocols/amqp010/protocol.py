@@ -104,7 +104,11 @@ class Amqp010(FramedStage):
     @property
     def own(self) -> Own:
         """What the kernels of the framing have besides."""
-        return Own(self.methods, self.traits, self.senders, self.announced)
+        plan = self.plan
+        return Own(
+            self.methods, self.traits, self.senders, self.announced, plan.starts, plan.ops, plan.lists.parts,
+            plan.lists.shapes,
+        )  # fmt: skip
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""

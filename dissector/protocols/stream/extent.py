@@ -4,6 +4,7 @@ from amqpscope.dissector.fields.decoding import fields_end
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.protocols import natural
 from amqpscope.dissector.protocols.state import Parser, Walk
 from amqpscope.dissector.protocols.stream.boundary import is_chunk, layout_row, next_frame, plausible
 from amqpscope.dissector.protocols.stream.entries import read_length, read_number
@@ -13,7 +14,6 @@ from amqpscope.dissector.protocols.stream.layout import (
     CHUNK_HEADER_2021,
     CHUNK_MAGIC,
     DELIVER,
-    HEAD_BYTES,
     PUBLISH,
 )
 from amqpscope.dissector.protocols.stream.state import FILTERED, PUBLISHED, Body, Layout, Own
@@ -125,27 +125,10 @@ def is_sound(data: Array, p: int, size: int, end: int, key: int, version: int, l
 
 
 @kernel
-def note_natural(walk: Walk, row: int, p: int, end: int, own: Own) -> None:
-    """Note the length of the body at p, whose head is doubted, if its fields tell from the bytes up to `end`."""
-    parsers = walk.parsers
-    key, version, layout = parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION], layout_of(walk, row, own)
-    found = natural_end(walk.data, p, end, key, version, layout, own) if layout >= 0 else -1
-    parsers[row, Parser.NATURAL] = found - p + 1 if found >= 0 else 0
+def end_of_current(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
+    """Return where the body at p of the current frame ends; see `natural.natural_end`."""
+    key, version, layout = walk.parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION], layout_of(walk, row, own)
+    return natural_end(walk.data, p, end, key, version, layout, own) if layout >= 0 else -1
 
 
-@kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
-    """Return where the body ends by its fields whose head is doubted; see `resync.expected_boundary`."""
-    parsers = walk.parsers
-    p = parsers[row, Parser.POS] + HEAD_BYTES - pos
-    if parsers[row, Parser.NATURAL] == 0 and p >= 0:
-        note_natural(walk, row, base + p, base + n, own)
-    if parsers[row, Parser.NATURAL] <= 0:
-        return -1
-    place: int = p + parsers[row, Parser.NATURAL] - 1
-    if place + HEAD_BYTES > n:
-        return -2
-    if place >= 0 and next_frame(walk.data, base + place, base + n, walk.trial, own) >= 0:
-        return place
-    parsers[row, Parser.NATURAL] = -1
-    return -1
+note_natural, look_for_end, expected_boundary = natural.laid_over(natural_end=end_of_current, next_frame=next_frame)

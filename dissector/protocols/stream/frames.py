@@ -10,6 +10,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.boundaries import put_frame
 from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
 from amqpscope.dissector.protocols.emitting import frame_fault
+from amqpscope.dissector.protocols.natural import payload_at
 from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
 from amqpscope.dissector.protocols.state import LENGTH_WRONG, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
 from amqpscope.dissector.protocols.stream import boundary, extent
@@ -57,31 +58,17 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
             code, value = TOO_LARGE if size > limits.STREAM_FRAME else LENGTH_WRONG, size
         frame_fault(walk, chunks, i, row, code, value)
         lose_after_head(walk, row, other >= 0 or is_content(place, own))
-        look_for_end(walk, chunks, i, row, own)
+        extent.look_for_end(walk, chunks, i, row, own)
     elif is_doubtful(walk, chunks, i, row, place, own):
         lose_after_head(walk, row, is_content(place, own))
         doubt(walk, chunks, i, row, LENGTH_BYTES)
-        look_for_end(walk, chunks, i, row, own)
+        extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
 def is_content(place: int, own: Own) -> bool:
     """Return whether a body with this row in the table of layouts may hold messages, in which may be anything."""
     return place < 0 or own.layouts[place, Layout.KEEP] >= 0
-
-
-@kernel
-def body_at(walk: Walk, chunks: Array, i: int, row: int) -> int:
-    """Return where the body begins in this chunk, in which its head ends."""
-    begin: int = walk.parsers[row, Parser.POS] + HEAD_BYTES - chunks[Chunk.POS, i] + chunks[Chunk.OFFSET, i]
-    return begin
-
-
-@kernel
-def look_for_end(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
-    """Have the search look first where the body ends by its fields, as far as this chunk shows it."""
-    end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
-    extent.note_natural(walk, row, body_at(walk, chunks, i, row), end, own)
 
 
 @kernel
@@ -92,7 +79,7 @@ def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Ow
     length is more than can be held back, the head counts.
     """
     key, size, version = walk.parsers[row, Parser.TYPE], walk.parsers[row, Parser.SIZE], own.bodies[row, Body.VERSION]
-    p, end = body_at(walk, chunks, i, row), chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
+    p, end = payload_at(walk, chunks, i, row), chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if key == DELIVER:
         chunk = extent.chunk_at(p, version)
         if chunk + CHUNK_HEADER_2021 <= end:

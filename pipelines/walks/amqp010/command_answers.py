@@ -11,6 +11,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     ACCEPT,
     ACCEPTED,
     ACK,
+    AT,
     BRANCH_BITS,
     COMMIT,
     COMMITTING,
@@ -18,6 +19,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     COMPLETED,
     DOUBTED,
     EXCEPTION,
+    HELD,
     KIND,
     MORE,
     NONE,
@@ -38,7 +40,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     roll_back,
     settle,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.sessions import DONE_FROM, DONE_TO, RESUMED, SE, WRAP
+from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_FROM, DONE_TO, RESUMED, SE
 from amqpscope.pipelines.walks.channels import ACC, GAP
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
@@ -55,6 +57,8 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     account = 2 * row + 1 - side
     named = role == RESULT or role == EXCEPTION
     pending = accepted_as(row, of) if role == ACCEPT and side == CLIENT else NONE
+    if pending == HELD and rows[row, SE.HELD_TS] < 0:
+        rows[row, SE.HELD_TS] = events[i, EV.TS]
     if named and more[i, MORE.TARGET] < 0:
         return True
     first, end = (0, 1) if named else (more[i, MORE.FIRST], more[i, MORE.END])
@@ -74,8 +78,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
             low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
             if not named:
                 low, high = ranges[k, 0], ranges[k, 1]
-            lower = ss.unwrapped(low, last)
-            upper = lower + ((high - low) & (WRAP - 1))
+            lower, upper = ss.unwrapped(low, high, last)
             if role == COMPLETED and counting == 1 and rows[row, SE.COMMIT] >= 0 and side == SERVER:
                 if lower <= rows[row, SE.COMMIT] <= upper:
                     if not commit(batch, i, row, of):
@@ -89,7 +92,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                     if found > 1:
                         break
                 elif made != NONE and pending != NONE:
-                    accept(of, slot, pending, rows[row, SE.BRANCH], events[i, EV.ORDER])
+                    accept(batch, i, row, slot, pending, of)
                 elif made != NONE:
                     if role == RESULT and not end_branch(batch, i, slot, row, of):
                         return False
@@ -129,8 +132,8 @@ def first_of(role: int, lower: int, upper: int, account: int, of: Outstanding) -
 @kernel
 def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> None:
     """Note that this range was reported as completed, so that it need not be gone through again."""
-    lower = ss.unwrapped(low, last)
-    upper = min(lower + ((high - low) & (WRAP - 1)), last)
+    lower, upper = ss.unwrapped(low, high, last)
+    upper = min(upper, last)
     done = accounts[account, DONE_TO]
     if upper > done:
         if not accounts[account, DONE_FROM] <= lower <= done + 1:
@@ -165,21 +168,28 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
 def accepted_as(row: int, of: Outstanding) -> int:
     """Return what a delivery of a session is when it is accepted in a transaction; NONE: it is not in one."""
     rows = of.sessions[1]
-    since = rows[row, SE.BRANCH_GAPS]
-    if since >= 0 and of.conn[CONN.CLIENT_GAPS] != since:
+    since, gaps = rows[row, SE.BRANCH_GAPS], of.conn[CONN.CLIENT_GAPS]
+    if since >= 0 and gaps != since:
         return DOUBTED
-    return ACCEPTED if rows[row, SE.TRANSACTION] == 1 or rows[row, SE.BRANCH] != 0 else NONE
+    if rows[row, SE.TRANSACTION] == COMMITTED or rows[row, SE.BRANCH] != 0:
+        return ACCEPTED
+    sure = rows[row, SE.TRANSACTION] == AT_ONCE and rows[row, SE.SURE_GAPS] == gaps
+    return NONE if since >= 0 or sure else HELD
 
 
 @kernel
-def accept(of: Outstanding, slot: int, kind: int, branch: int, frame: int) -> None:
-    """Note that a delivery is accepted in a transaction; `branch`: in this one of a distributed transaction."""
-    slots = of.ledger[1]
-    if slots[slot, SL.EXTRA] & KIND == ROLLED:
-        slots[slot, SL.FRAME] = frame
+def accept(batch: Batch, i: int, row: int, slot: int, kind: int, of: Outstanding) -> None:
+    """Note that a delivery of a session (its row) is accepted in a transaction, or perhaps in one (HELD)."""
+    events, more, _ = batch
+    slots, accepts = of.ledger[1], of.accepts
+    if slots[slot, SL.EXTRA] & KIND == HELD:
+        return
     mark(of, slot, kind)
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
+    branch = of.sessions[1][row, SE.BRANCH]
     slots[slot, SL.EXTRA] = kept | (SEVERAL_BIT * of.state[ST.SEVERAL]) | (branch << BRANCH_BITS)
+    accepts[slot, AT.ID] = more[i, MORE.IDENTITY]
+    accepts[slot, AT.FRAME] = events[i, EV.ORDER]
 
 
 @called
@@ -199,7 +209,7 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
             if of.state[ST.OUT] >= len(of.out):
                 return False
             if kind == ROLLED:
-                roll_back(of, slot, events[i, EV.TS])
+                roll_back(of, slot, events[i, EV.ORDER], events[i, EV.TS])
             else:
                 mark(of, slot, kind)
             if kind == COMMITTING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
-from amqpscope.pipelines.walks.amqp010.commands import EXPECTED, MORE, ROLES, TRANSFER, Batch
+from amqpscope.pipelines.walks.amqp010.commands import EXPECTED, MORE, TRANSFER, Batch
 from amqpscope.pipelines.walks.amqp010.sessions import sessions_of
 from amqpscope.pipelines.walks.digests import NOT_ZERO, combined, hashed
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
@@ -37,7 +38,7 @@ _BRANCH = (1 << 31) - 1
 _STATUS = r'^\{"\$dtx\.xa-result":\{"status":(?P<status>\d+)'
 """The result of a step of a distributed transaction."""
 _RESULT = what(FRAMES_010, "execution.result")
-_OF_BRANCHES = [what(FRAMES_010, f"dtx.{name}") for name in ("start", "prepare", "commit", "rollback")]
+_OF_BRANCHES = [what(FRAMES_010, f"dtx.{name}") for name in ("start", "end", "prepare", "commit", "rollback")]
 _SUBSCRIBE = what(FRAMES_010, "message.subscribe")
 _DELIVER = what(MESSAGES, KINDS[1])
 SUBSCRIPTIONS = 1 << 16
@@ -50,15 +51,11 @@ def _table(values: dict[int, int]) -> Ints:
     return made
 
 
-_ROLE = _table(
-    {what(FRAMES_010, name): role for name, role in ROLES.items()}
-    | dict.fromkeys((what(MESSAGES, k) for k in KINDS), TRANSFER)
-)
-"""By EV.WHAT."""
+_TRANSFERS = [what(MESSAGES, kind) for kind in KINDS]
 _ANSWERS = ("message.transfer", "execution.result", "execution.exception")
 """Commands that are not asked about here: transfers have tables of their own."""
-_COMMANDS = [m.full_name for m in _METHODS if m.kind == "command"]
-_MAY_ASK = _table({what(FRAMES_010, name): 1 for name in _COMMANDS if name not in _ANSWERS})
+COMMANDS = tuple(m.full_name for m in _METHODS if m.kind == "command")
+_MAY_ASK = _table({what(FRAMES_010, name): 1 for name in COMMANDS if name not in _ANSWERS})
 _HAS_RESULT = _table({what(FRAMES_010, m.full_name): 1 for m in _METHODS if m.result})
 """By EV.WHAT: 1 for commands that ask for an answer where they say so (`sync`), and for those with a result."""
 
@@ -108,26 +105,41 @@ class Queues:
         return np.stack([connection, combined([session, destination.cast(pa.string()).fill_null("")])], 1)
 
 
-def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:
-    """Return what the kernel reads of some events.
+def batch_of(events: Events, at: Ints, base: int, roles: Mapping[str, int]) -> Batch:
+    """Return what any walk over commands reads of some events.
 
     Args:
         events: the batch.
         at: positions of the events.
         base: id of the batch's first event.
-        queues: those of subscriptions so far.
+        roles: what methods do to sessions.
     """
     matrix = matrix_of(events, at)
     more = np.full((len(at), len(MORE)), -1, np.int64)
     words = matrix[:, EV.WHAT]
     more[:, MORE.IDENTITY] = at + base
-    more[:, MORE.ROLE] = _ROLE[words]
+    more[:, MORE.ROLE] = _table({what(FRAMES_010, name): role for name, role in roles.items()})[words]
     more[:, MORE.SESSION] = _sessions(events, at)
-    sync = events.ints({FRAMES_010: "sync"})[at] == 1
-    more[:, MORE.ASKS] = (_MAY_ASK[words] == 1) & (sync | (_HAS_RESULT[words] == 1))
     more[:, MORE.TARGET] = events.ints({FRAMES_010: "command_id_sequence_no"})[at]
     for column in ("code", "error_code", "timeout"):
         more[:, MORE.CODE] = np.maximum(more[:, MORE.CODE], events.ints({FRAMES_010: column})[at])
+    return matrix, more, _ranges(events, at, more, roles)
+
+
+def describe(batch: Batch, events: Events, at: Ints, queues: Queues) -> None:
+    """Write what `session_statistics` needs besides to a batch.
+
+    Args:
+        batch: from `batch_of`.
+        events: the batch that it is of.
+        at: positions of its events.
+        queues: those of subscriptions so far.
+    """
+    matrix, more, _ = batch
+    words = matrix[:, EV.WHAT]
+    more[np.isin(words, _TRANSFERS), MORE.ROLE] = TRANSFER
+    sync = events.ints({FRAMES_010: "sync"})[at] == 1
+    more[:, MORE.ASKS] = (_MAY_ASK[words] == 1) & (sync | (_HAS_RESULT[words] == 1))
     more[:, MORE.MODE] = events.ints({MESSAGES: "accept_mode"})[at]
     more[:, MORE.ACQUIRE] = events.ints({MESSAGES: "acquire_mode"})[at]
     more[:, MORE.BRANCH] = _branches(events, at, words)
@@ -135,7 +147,6 @@ def batch_of(events: Events, at: Ints, base: int, queues: Queues) -> Batch:
     if len(results):
         more[results, MORE.STATUS] = statuses(events.take(FRAMES_010, at[results], ("value",))["value"]).fill_null(-1)
     more[:, MORE.QUEUE] = queues.of(events, at, more[:, MORE.SESSION])
-    return matrix, more, _ranges(events, at, words, more)
 
 
 def _branches(events: Events, at: Ints, words: Ints) -> Ints:
@@ -168,17 +179,18 @@ def _sessions(events: Events, at: Ints) -> Ints:
     return found
 
 
-def _ranges(events: Events, at: Ints, words: Ints, more: Ints) -> Ints:
+def _ranges(events: Events, at: Ints, more: Ints, roles: Mapping[str, int]) -> Ints:
     """Return ranges of ids (two columns); write their places to `more`, and CODE 0 where ids are expected."""
+    words = events.what[at]
     parts, begin = [np.zeros((0, 2), np.int64)], 0
     more[:, [MORE.FIRST, MORE.END]] = 0
-    for method, column in SETS.items():
+    for method, column in ((method, column) for method, column in SETS.items() if method in roles):
         rows = np.flatnonzero(words == what(FRAMES_010, method))
         if len(rows):
             texts = events.take(FRAMES_010, at[rows], (column,))[column]
             pairs, ends = pairs_of(texts)
             more[rows, MORE.FIRST], more[rows, MORE.END] = ends[:-1] + begin, ends[1:] + begin
-            if ROLES[method] == EXPECTED:
+            if roles[method] == EXPECTED:
                 more[rows, MORE.CODE] = np.where(texts.is_valid().to_numpy(), 0, -1)
             parts.append(pairs)
             begin += len(pairs)

@@ -10,7 +10,8 @@ frame on:
 | the same where nothing is acquired | these, or session.completed: there need not be an answer |
 | any other that asks (sync, or one with a result) | execution.result, session.completed, execution.exception |
 
-In a transaction, message.accept takes effect with the completion of tx.commit, or the result of dtx.commit.
+In a transaction, message.accept takes effect with the completion of tx.commit, or the result of dtx.commit. Where a
+tx.select may have been missed, it is held for what shows that, PATIENCE_NS at most.
 session.completed names all commands that are completed, again and again, so after a gap in what that side sends it is
 unknown when it named those before the gap for the first time. What ends a session without an answer: session.detach
 and detached, unless a timeout was granted; an exception; the connection. If the session may go on elsewhere, that is
@@ -28,6 +29,7 @@ from amqpscope.pipelines.walks.amqp010.command_answers import answer
 from amqpscope.pipelines.walks.amqp010.command_ends import close, control
 from amqpscope.pipelines.walks.amqp010.commands import (
     ACCEPTED,
+    AT,
     ATTACH,
     AUTO,
     BRANCH_BITS,
@@ -39,6 +41,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     DOUBTED,
     END,
     EXPECTED,
+    HELD,
     KIND,
     MORE,
     NONE,
@@ -47,6 +50,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     QUIET,
     RELEASE,
     REQUEST,
+    ROLL_BACK,
     SEEN,
     SELECT,
     SILENT,
@@ -63,12 +67,14 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     kind_of,
     mark,
     roll_back,
+    settle_held,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.sessions import DONE_TO, SE
+from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
 from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED, GAP
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
 from amqpscope.pipelines.walks.ledger import SL
+from amqpscope.pipelines.walks.settlements.transactions import PATIENCE_NS
 
 
 @kernel
@@ -110,6 +116,12 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
         return SPENT_OUT
+    rows = of.sessions[1]
+    if rows[row, SE.SURE_GAPS] < 0:
+        rows[row, SE.SURE_GAPS] = of.conn[CONN.CLIENT_GAPS]
+    held = rows[row, SE.HELD_TS]
+    if held >= 0 and events[i, EV.TS] - held >= PATIENCE_NS and not lose_patience(row, of):
+        return SPENT_OUT
     asks = role == TRANSFER or more[i, MORE.ASKS] == 1
     if asks and more[i, MORE.SLOT] == -1 and not ask(batch, i, 2 * row + side, of):
         return SPENT_PAGES
@@ -120,7 +132,8 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
         done = control(batch, i, row, of)
         return DONE if done else SPENT_OUT
     if SELECT <= role <= END and side == CLIENT:
-        transact(batch, i, row, of)
+        done = transact(batch, i, row, of)
+        return DONE if done else SPENT_OUT
     return DONE
 
 
@@ -164,29 +177,59 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
 
 
 @called
-def transact(batch: Batch, i: int, row: int, of: Outstanding) -> None:
+def transact(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted.
 
-    Between dtx.start and dtx.end what is accepted is part of a branch, which ends by the result of a command.
+    Between dtx.start and dtx.end what is accepted is part of a branch, which ends by the result of a command. What was
+    held is in a transaction if it ends now, and in none if one begins now. Return False if there is no room: call it
+    again.
     """
     events, more, _ = batch
-    (accounts, _, _, _), rows = of.sessions
-    role = more[i, MORE.ROLE]
+    rows, slots = of.sessions[1], of.ledger[1]
+    role, branch = more[i, MORE.ROLE], more[i, MORE.BRANCH]
+    slot = lg.first_above(of.ledger, of.sessions[0][0], 2 * row + SERVER, -1)
+    while slot >= 0:
+        following = lg.following(of.ledger, slot)
+        kind = slots[slot, SL.EXTRA] & KIND
+        if kind == HELD and (role == SELECT or role == START or (role == END and branch == 0)):
+            if of.state[ST.OUT] >= len(of.out):
+                return False
+            settle_held(of, slot)
+        elif kind == HELD or (kind == ACCEPTED and COMMIT <= role <= ROLL_BACK):
+            lost = cn.first_gap(of.conn, of.gaps, CLIENT, of.accepts[slot, AT.FRAME]) >= 0
+            if lost or (role < START and events[i, EV.NUMBER] < 0):
+                mark(of, slot, DOUBTED)
+            elif role == ROLL_BACK:
+                roll_back(of, slot, events[i, EV.ORDER], events[i, EV.TS])
+            else:
+                mark(of, slot, COMMITTING if role == COMMIT else ACCEPTED)
+                slots[slot, SL.EXTRA] |= branch << BRANCH_BITS
+        slot = following
+    rows[row, SE.HELD_TS] = -1
     if role >= START:
-        rows[row, SE.BRANCH] = more[i, MORE.BRANCH] if role == START else 0
+        rows[row, SE.BRANCH] = branch if role == START else 0
         rows[row, SE.BRANCH_GAPS] = of.conn[CONN.CLIENT_GAPS]
-        return
-    rows[row, SE.TRANSACTION] = 1  # also where the tx.select is not in the capture
-    if role == SELECT:
-        return
+    else:
+        rows[row, SE.TRANSACTION] = COMMITTED  # also where the tx.select is not in the capture
     if role == COMMIT:
         rows[row, SE.COMMIT] = events[i, EV.NUMBER]
         rows[row, SE.COMMIT_FRAME] = events[i, EV.ORDER]
-    slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
+    return True
+
+
+@called
+def lose_patience(row: int, of: Outstanding) -> bool:
+    """Apply what was held for too long: the session has no transactions. Return False if there is no room."""
+    rows, slots = of.sessions[1], of.ledger[1]
+    slot = lg.first_above(of.ledger, of.sessions[0][0], 2 * row + SERVER, -1)
     while slot >= 0:
-        if of.ledger[1][slot, SL.EXTRA] & KIND == ACCEPTED:
-            if events[i, EV.NUMBER] < 0 or role == COMMIT:
-                mark(of, slot, DOUBTED if events[i, EV.NUMBER] < 0 else COMMITTING)
-            else:
-                roll_back(of, slot, events[i, EV.TS])
-        slot = lg.following(of.ledger, slot)
+        following = lg.following(of.ledger, slot)
+        if slots[slot, SL.EXTRA] & KIND == HELD:
+            if of.state[ST.OUT] >= len(of.out):
+                return False
+            settle_held(of, slot)
+        slot = following
+    rows[row, SE.HELD_TS] = -1
+    rows[row, SE.TRANSACTION] = AT_ONCE
+    rows[row, SE.SURE_GAPS] = of.conn[CONN.CLIENT_GAPS]
+    return True

@@ -19,6 +19,7 @@ PREPARE_BRANCH, COMMIT_BRANCH, ROLL_BACK_BRANCH = range(19, 22)
 ROLES = {
     "session.command-point": POINT,
     "session.attach": ATTACH,
+    "session.attached": ATTACH,
     "session.detach": DETACH,
     "session.detached": DETACHED,
     "session.timeout": TIMEOUT,
@@ -43,12 +44,13 @@ ROLES = {
 REFUSALS = (1, 2)
 """Codes of session.detached that refuse a session.attach: the session or the channel is busy. It ends no session."""
 
-PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, COMMITTING, ROLLED, DOUBTED, REQUEST = range(1, 11)
-PREPARING, COMMITTING_BRANCH, ROLLING_BACK = range(11, 14)
+PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, HELD, COMMITTING, ROLLED, DOUBTED, REQUEST = range(1, 12)
+PREPARING, COMMITTING_BRANCH, ROLLING_BACK = range(12, 15)
 """What is outstanding (the low bits of SL.EXTRA): a publish; one whose sender need not wait; a delivery; one that is
 not acquired; one of which it is unknown whether it is to be accepted; accepted in a transaction that is not committed;
-in one whose commit is under way; in one that was rolled back; in one that ended with a command of unknown id, or may
-have in a gap; any other command that asks. Of those, the last three end a branch of a distributed transaction."""
+accepted, perhaps in a transaction; in one whose commit is under way; in one that was rolled back; in one that ended
+with a command of unknown id, or may have in a gap; any other command that asks. Of those, the last three end a branch
+of a distributed transaction."""
 KIND = (1 << 4) - 1
 SEVERAL_BIT, QUEUE_BITS, BRANCH_BITS = 1 << 4, 5, 32
 """SL.EXTRA has the kind in KIND, whether several were accepted with it, the number of a queue, by one more, and the
@@ -104,6 +106,13 @@ class Reported(NamedTuple):
     CODE: int
 
 
+class Accept(NamedTuple):
+    """Columns of `accepts`: the message.accept of an ACCEPTED or HELD delivery, or the rollback of a ROLLED one."""
+
+    ID: int  # of the event; of a rollback the time
+    FRAME: int
+
+
 class State(NamedTuple):
     """Columns of `state`."""
 
@@ -115,7 +124,7 @@ class State(NamedTuple):
     SEVERAL: int  # whether the event names several outstanding commands; -1: not counted yet
 
 
-MORE, OUT, REPORTED, ST = declare(More), declare(Output), declare(Reported), declare(State)
+MORE, OUT, REPORTED, AT, ST = declare(More), declare(Output), declare(Reported), declare(Accept), declare(State)
 SPENT_OUT, SPENT_PAGES, DONE = range(3)
 """Why the kernel returned."""
 Batch = tuple[Array, Array, Array]
@@ -130,6 +139,7 @@ class Outstanding(NamedTuple):
         gaps: where frames may be missing.
         sessions: sessions, with an account for the commands of each side.
         ledger: what is outstanding in the accounts.
+        accepts: AT, a row for each slot of the ledger.
         out: OUT.
         reported: REPORTED.
         state: ST.
@@ -139,6 +149,7 @@ class Outstanding(NamedTuple):
     gaps: Array
     sessions: ss.State
     ledger: lg.Ledger
+    accepts: Array
     out: Array
     reported: Array
     state: Array
@@ -190,10 +201,11 @@ def mark(of: Outstanding, slot: int, kind: int) -> None:
 
 
 @kernel
-def roll_back(of: Outstanding, slot: int, ts: int) -> None:
-    """Note that a delivery was accepted in a transaction that was rolled back at this time, which SL.FRAME has then."""
+def roll_back(of: Outstanding, slot: int, frame: int, ts: int) -> None:
+    """Note that a delivery was accepted in a transaction that was rolled back."""
     mark(of, slot, ROLLED)
-    of.ledger[1][slot, SL.FRAME] = ts
+    of.accepts[slot, AT.ID] = ts
+    of.accepts[slot, AT.FRAME] = frame
 
 
 @kernel
@@ -208,6 +220,15 @@ def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> No
     code = more[i, MORE.CODE] if outcome >= NACK else -1
     answered = more[i, MORE.IDENTITY] if outcome != AUTO else -1
     finish(of, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
+
+
+@kernel
+def settle_held(of: Outstanding, slot: int) -> None:
+    """Apply the message.accept of a delivery that was held: it was in no transaction."""
+    extra, identity = of.ledger[1][slot, SL.EXTRA], of.ledger[1][slot, SL.ROW]
+    lg.remove(of.ledger, of.sessions[0][0], slot)
+    several = 1 if extra & SEVERAL_BIT else 0
+    finish(of, identity, HELD, ACK, of.accepts[slot, AT.ID], ANSWERED, -1, -1, several, queue_of(extra), 0)
 
 
 @kernel

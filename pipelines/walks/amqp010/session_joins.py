@@ -9,8 +9,8 @@ connection, that names its id; ids are those on the wire, 32 bits.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,31 +33,43 @@ from amqpscope.pipelines.walks.ends import COLUMNS
 from amqpscope.pipelines.walks.speaking import difference
 from amqpscope.pipelines.walks.walk import Rows, conform, schema
 
-JOINED = {name: f"{name}_of_sessions" for name in ("confirms", "settlements", "rpcs")}
-"""Names of the partial results, by table."""
-KEY = ("session",)
-ORDER = ("session", "at_ns", "is_answer", "connection_id", "lower")
+KEY = ("key",)
+ORDER = ("key", "at_ns", "is_answer", "connection_id", "lower")
 _OWN = (
-    ("session", pa.int64()),
+    ("key", pa.int64()),
     ("at_ns", pa.int64()),
     ("is_answer", pa.bool_()),
     ("from_side", pa.int64()),
     ("lower", pa.int64()),
     ("upper", pa.int64()),
 )
-_ENDS = {"confirms": ("publish", "confirm"), "settlements": ("deliver", "settle"), "rpcs": ("request", "response")}
-_KINDS = {"confirms": (PUBLISH, (CLIENT,)), "settlements": (DELIVERY, (SERVER,)), "rpcs": (REQUEST, (SERVER, CLIENT))}
-"""What rows of each table stand for, and whose commands these are."""
-_OUTCOME = np.array([[outcome_of(role, kind) for kind in range(KIND + 1)] for role in range(ROLL_BACK + 1)])
-_ANSWERED = {
-    table: (*(f"{end}_{name}" for name in COLUMNS), "outcome", *further)
-    for (table, (_, end)), further in zip(
-        _ENDS.items(),
-        (("reply_code", "reply_text"), ("requeue",), ("response", "reply_code", "reply_text")),
-        strict=True,
-    )
+
+
+class _Table(NamedTuple):
+    """A table whose rows are joined."""
+
+    sent: str  # prefixes of the columns of both ends
+    answer: str
+    kind: int  # what its rows stand for
+    sides: tuple[int, ...]  # whose commands these are
+    further: tuple[str, ...]  # columns that come from an answer, besides those of its end and the outcome
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """Columns that come from an answer."""
+        return *(f"{self.answer}_{name}" for name in COLUMNS), "outcome", *self.further
+
+
+_REFUSAL = ("reply_code", "reply_text")
+_TABLES = {
+    "confirms": _Table("publish", "confirm", PUBLISH, (CLIENT,), _REFUSAL),
+    "settlements": _Table("deliver", "settle", DELIVERY, (SERVER,), ("requeue",)),
+    "rpcs": _Table("request", "response", REQUEST, (SERVER, CLIENT), ("response", *_REFUSAL)),
+    "commands": _Table("sent", "answer", REQUEST, (SERVER, CLIENT), _REFUSAL),
 }
-"""Columns that come from an answer."""
+JOINED = {name: f"{name}_of_sessions" for name in _TABLES}
+"""Names of the partial results, by table."""
+_OUTCOME = np.array([[outcome_of(role, kind) for kind in range(KIND + 1)] for role in range(ROLL_BACK + 1)])
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -82,36 +94,43 @@ def parted(table: str, rows: pa.Table, sessions: Any, numbers: pa.ChunkedArray) 
     kept = pa.array(goes_on)
     some = rows.filter(kept)
     on_wire = numbers.filter(kept).to_numpy() & (WRAP - 1)
-    side = some["from_client"].cast(pa.int64()) if table == "rpcs" else np.full(len(some), _KINDS[table][1][0])
-    own = (sessions[goes_on], some[f"{_ENDS[table][0]}_ts_ns"].fill_null(0), False, side, on_wire, on_wire)
+    sent, sides = _TABLES[table].sent, _TABLES[table].sides
+    side = np.full(len(some), sides[0]) if len(sides) == 1 else some["from_client"].cast(pa.int64())
+    own = (sessions[goes_on], some[f"{sent}_ts_ns"].fill_null(0), False, side, on_wire, on_wire)
     yield JOINED[table], _with(table, own, some)
 
 
-def answers(reported: Mapping[str, Any], frames: Mapping[str, pa.ChunkedArray]) -> Iterator[Rows]:
+def answers(
+    tables: Iterable[str], reported: Mapping[str, Any], frames: Mapping[str, pa.ChunkedArray]
+) -> Iterator[Rows]:
     """Yield answers as partial results.
 
     Args:
+        tables: those whose rows they may answer.
         reported: columns of `commands.Reported`.
-        frames: of the frames that they are: `connection_id`, `method`, `text`, `description`, and `ends.COLUMNS`.
+        frames: of the frames that they are: `connection_id`, `method`, `description`, `ends.COLUMNS`; also `text`, if
+            refusals have it.
     """
-    for table, (kind, sides) in _KINDS.items():
-        outcome = _OUTCOME[reported["ROLE"], kind]
-        mine = np.flatnonzero((outcome != NONE) & np.isin(reported["SIDE"], sides))
+    for table in tables:
+        to = _TABLES[table]
+        outcome = _OUTCOME[reported["ROLE"], to.kind]
+        mine = np.flatnonzero((outcome != NONE) & np.isin(reported["SIDE"], to.sides))
         if not len(mine):
             continue
         of = {name: column.take(pa.array(mine)) for name, column in frames.items()}
         some = {name: column[mine] for name, column in reported.items()}
         refused = pa.array(outcome[mine] >= NACK)
+        texts = [of[name] for name in ("text", "description") if name in of]
         columns: dict[str, Any] = {
-            **{f"{_ENDS[table][1]}_{name}": of[name] for name in COLUMNS},
+            **{f"{to.answer}_{name}": of[name] for name in COLUMNS},
             "connection_id": of["connection_id"],
             "outcome": pa.array(OUTCOMES, pa.string()).take(pa.array(outcome[mine])),
             "reply_code": pc.if_else(refused, pa.array(some["CODE"], mask=some["CODE"] < 0), None),
-            "reply_text": pc.if_else(refused, pc.coalesce(of["text"], of["description"]), None),
+            "reply_text": pc.if_else(refused, pc.coalesce(*texts), None),
             "response": of["method"],
             "requeue": pa.array(outcome[mine] == NACK, mask=outcome[mine] < NACK),
         }
-        columns = {name: value for name, value in columns.items() if name in (*_ANSWERED[table], "connection_id")}
+        columns = {name: value for name, value in columns.items() if name in (*to.answered, "connection_id")}
         own = (some["SESSION"], of["ts_ns"].fill_null(0), True, some["SIDE"], some["LOWER"], some["UPPER"])
         yield JOINED[table], _with(table, own, conform(table, columns, len(mine)))
 
@@ -138,9 +157,9 @@ class Joins:
         """Walk over rows sorted by ORDER."""
         if not len(rows):
             return
-        last = pc.equal(rows["session"], rows["session"][-1])
+        last = pc.equal(rows["key"], rows["key"][-1])
         first = pc.index(last, True).as_py()
-        same = bool(self._held) and self._held[-1]["session"][-1] == rows["session"][-1]
+        same = bool(self._held) and self._held[-1]["key"][-1] == rows["key"][-1]
         if first > 0 or not same:
             yield from self._joined([*self._held, rows.slice(0, first)])
             self._held = []
@@ -158,7 +177,7 @@ class Joins:
         commands = np.flatnonzero(~is_answer)
         if not len(commands):
             return
-        session = rows["session"].to_numpy()
+        session = rows["key"].to_numpy()
         both = np.intersect1d(session[is_answer], session[commands])
         answer = np.full(len(rows), -1)
         if len(both):
@@ -170,13 +189,12 @@ class Joins:
         answered = answer >= 0
         if not answered.any():
             return found
-        there = pa.array(answered)
+        there, of = pa.array(answered), _TABLES[self.table]
         answers = rows.select(found.column_names).take(pa.array(answer, mask=~answered))
         columns = {name: found[name] for name in found.column_names}
-        columns |= {name: pc.if_else(there, answers[name], columns[name]) for name in _ANSWERED[self.table]}
+        columns |= {name: pc.if_else(there, answers[name], columns[name]) for name in of.answered}
         columns |= {name: pc.if_else(there, None, columns[name]) for name in ("ended_by", "end_ts_ns")}
-        begin, end = _ENDS[self.table]
-        columns["latency_ns"] = difference(columns[f"{end}_ts_ns"], columns[f"{begin}_ts_ns"])
+        columns["latency_ns"] = difference(columns[f"{of.answer}_ts_ns"], columns[f"{of.sent}_ts_ns"])
         if "multiple" in columns:
             several = np.bincount(answer[answered], minlength=len(rows))[np.where(answered, answer, 0)] > 1
             columns["multiple"] = pa.array(several, mask=~answered)
@@ -185,7 +203,7 @@ class Joins:
 
 def _pair(rows: pa.Table, some: Any, answer: Any) -> None:
     """Write the row of the answer of each command of these rows, which are sorted by ORDER."""
-    names = ("session", "from_side", "connection_id", "is_answer", "lower", "upper")
+    names = ("key", "from_side", "connection_id", "is_answer", "lower", "upper")
     outstanding: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     columns = rows.select(names).take(pa.array(some)).to_pydict()
     for row, session, side, connection, is_answer, lower, upper in zip(

@@ -1,8 +1,4 @@
-"""Confirms, settlements and requests of AMQP 0-10: writes the tables from what `command_walk` finds.
-
-A command has one row, also where it is sent again after its session was attached anew; on another connection that is
-another row. What may go on on another connection comes as rows of `session_joins`.
-"""
+"""Confirms, settlements and requests of AMQP 0-10: writes the tables from what `command_walk` finds."""
 
 from __future__ import annotations
 
@@ -13,11 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.kernel import call
-from amqpscope.pipelines.walks import connection as cn
-from amqpscope.pipelines.walks import ledger as lg
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.walks.amqp010 import session_joins as sj
-from amqpscope.pipelines.walks.amqp010 import sessions as ss
 from amqpscope.pipelines.walks.amqp010.command_batches import (
     FRAME_COLUMNS,
     KINDS,
@@ -25,64 +18,50 @@ from amqpscope.pipelines.walks.amqp010.command_batches import (
     SCOPE,
     Queues,
     batch_of,
+    describe,
     statuses,
 )
-from amqpscope.pipelines.walks.amqp010.command_ends import close
-from amqpscope.pipelines.walks.amqp010.command_walk import walk
 from amqpscope.pipelines.walks.amqp010.commands import (
-    DONE,
+    AT,
     ERROR,
-    MORE,
+    HELD,
+    KIND,
     NACK,
     OUT,
     OUTCOMES,
     PUBLISH,
     QUIET,
     REFUSED,
-    REPORTED,
     REQUEST,
+    ROLES,
     SILENT,
-    SPENT_OUT,
-    SPENT_PAGES,
-    ST,
-    Outstanding,
+    Batch,
     queue_of,
 )  # fmt: skip
-from amqpscope.pipelines.walks.ends import COLUMNS, answers_of, ended, latency
-from amqpscope.pipelines.walks.events import CONNECTIONS, FRAMES_010, MESSAGES, SPOKEN, Events, what
+from amqpscope.pipelines.walks.amqp010.session_walk import LIMIT, SessionWalk
+from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
+from amqpscope.pipelines.walks.events import CONNECTIONS, FRAMES_010, MESSAGES, SPOKEN, Events
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.rows import Waiting
-from amqpscope.pipelines.walks.speaking import events_of
-from amqpscope.pipelines.walks.store import group, named, pack, release_arrays, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 PROTOCOL = SPOKEN[FRAMES_010]
-LIMIT = 1 << 25
-"""Outstanding commands of one connection; further ones are evicted at once."""
-ROOM = 1 << 16
-"""Rows that the kernel writes at a time."""
-_MESSAGE = (
-    "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
-    "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
-)  # fmt: skip
-_FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
-_ANSWER = (*COLUMNS, "connection_id", "method", "text", "description", "value")
 _FAILED = range(1, 7)
 """Statuses of dtx that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
-_WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
 _REJECT, _UNROUTABLE = "message.reject", 1
 
 
-class SessionStatistics:
-    """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: a row for each command that is answered by its number.
+class SessionStatistics(SessionWalk):
+    """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    Args:
-        compiled: whether kernels run compiled.
-        limit: outstanding commands of one connection.
-    """
-
+    NAME, VERSION = "session_statistics", 3
+    MESSAGE = (
+        "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
+        "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
+    )  # fmt: skip
+    FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
+    ANSWER = ("text", "value")
     tables = ("confirms", "settlements", "rpcs")
-    partial = tuple(sj.JOINED.values())
     needs: Mapping[int, Needs] = {
         CONNECTIONS: Needs(SCOPE),
         FRAMES_010: Needs(FRAME_COLUMNS, METHODS),
@@ -94,99 +73,40 @@ class SessionStatistics:
             KINDS,
         ),
     }  # fmt: skip
-    VERSION = 2
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
-        self.compiled = compiled
-        self.limit = limit
-        self.messages, self.frames = Waiting(MESSAGES, _MESSAGE), Waiting(FRAMES_010, _FRAME)
-        room = ROOM if compiled else ROOM >> 8
-        self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
-        self._reset()
+        super().__init__(compiled, limit)
+        self.held = self.stores["held"] = Waiting(FRAMES_010, COLUMNS)
+        """Frames of each message.accept of deliveries that are HELD."""
 
     def _reset(self) -> None:
-        self.conn, self.gaps = cn.fresh()
-        self.sessions, self.ledger = ss.fresh(), lg.fresh()
+        super()._reset()
         self.queues = Queues()
-        self.state = np.zeros(len(ST), np.int64)
-        self.state[ST.SEVERAL] = -1
 
-    @property
-    def _outstanding(self) -> Outstanding:
-        """What kernels take."""
-        return Outstanding(self.conn, self.gaps, self.sessions, self.ledger, self.out, self.reported, self.state)
-
-    def feed(self, events: Events) -> Iterator[Rows]:
-        """See `walk.Walk`."""
-        transfers = events.among(_WORDS) if MESSAGES in events.tables else None
-        at = events_of(events, self.conn, FRAMES_010, transfers)
-        if not len(at):
-            return
-        for waiting in (self.messages, self.frames):
-            waiting.begin(events)
-        batch = batch_of(events, at, self.messages.base, self.queues)
-        _, more, _ = batch
-        self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
-        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
-        self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
-        why = SPENT_OUT
-        while why != DONE:
-            why = call(walk, self.compiled, batch, self._outstanding)
-            if why == SPENT_PAGES:
-                self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
-            else:
-                yield from self._rows(events)
-        slot = more[:, MORE.SLOT]
-        still = np.flatnonzero(slot >= 0)
-        still = at[still[self.ledger[1][slot[still], SL.ROW] == more[still, MORE.IDENTITY]]]
-        for waiting in (self.messages, self.frames):
-            waiting.end(still[events.source[still] == waiting.source])
+    def _batch(self, events: Events, at: Ints) -> Batch:
         self.queues.names.prune(self.queues.queues, queue_of(self.ledger[1][:, SL.EXTRA]))
+        batch = batch_of(events, at, self.messages.base, ROLES)
+        describe(batch, events, at, self.queues)
+        return batch
 
-    def finish(self) -> Iterator[Rows]:
-        """See `walk.Walk`."""
-        while not call(close, self.compiled, self._outstanding):
-            yield from self._rows(None)
-        yield from self._rows(None)
-        for waiting in (self.messages, self.frames):
-            waiting.drop()
-            waiting.base = 0
-        self._reset()
+    def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
+        if waiting is not self.held:
+            return super()._needed(waiting, events, still)
+        slots = self.ledger[1]
+        ids = np.unique(self.accepts[(slots[:, SL.ROW] >= 0) & (slots[:, SL.EXTRA] & KIND == HELD), AT.ID])
+        self.held.forget(ids[0] if len(ids) else self.held.base)
+        return ids[ids >= self.held.base] - self.held.base
 
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        parts: dict[str, Any] = {
-            "conn": self.conn, "gaps": self.gaps, "base": self.messages.base, "state": self.state,
-            "keys": self.queues.keys, "queues": self.queues.queues, "names": self.queues.names.table(),
-        }  # fmt: skip
-        parts |= named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
-        for name, waiting in (("messages", self.messages), ("frames", self.frames)):
-            if (rows := waiting.table()) is not None:
-                parts[name] = rows
-            waiting.drop()
-        self._reset()
-        return pack("session_statistics", self.VERSION, parts)
+    def _parts(self) -> dict[str, Any]:
+        own = {"keys": self.queues.keys, "queues": self.queues.queues, "names": self.queues.names.table()}
+        return super()._parts() | own
 
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("session_statistics", self.VERSION, state)
-        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
-        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+    def _restore(self, parts: dict[str, Any]) -> None:
+        super()._restore(parts)
         self.queues.keys, self.queues.queues = parts["keys"], parts["queues"]
         self.queues.names.put_back(parts["names"])
-        self.messages.put_back(parts.get("messages"), parts["base"])
-        self.frames.put_back(parts.get("frames"), parts["base"])
 
-    def _rows(self, events: Events | None) -> Iterator[Rows]:
-        """Yield what the kernel wrote, as rows."""
-        release_arrays(self.ledger)
-        out, reported = self.out[: self.state[ST.OUT]], self.reported[: self.state[ST.REPORTED]]
-        self.state[ST.OUT] = self.state[ST.REPORTED] = 0
-        if len(reported):
-            columns = {name: reported[:, number] for number, name in enumerate(REPORTED._fields)}
-            yield from sj.answers(
-                columns, answers_of(events, reported[:, REPORTED.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
-            )
+    def _written(self, events: Events | None, out: Ints) -> Iterator[Rows]:
         kind = out[:, OUT.KIND]
         silent = out[:, OUT.OUTCOME] == SILENT
         if silent.any():
@@ -199,9 +119,9 @@ class SessionStatistics:
         ):
             if mine.any():
                 some = out[mine]
-                rows, numbers = made(
-                    some, answers_of(events, some[:, OUT.ANSWER], self.frames.base, _ANSWER, FRAMES_010)
-                )
+                ids = some[:, OUT.ANSWER]
+                answers = self.held.chosen(ids) if table == "settlements" else self._answers(events, ids)
+                rows, numbers = made(some, answers)
                 yield from sj.parted(table, rows, some[:, OUT.SESSION], numbers)
 
     def _confirms(self, out: Any, answers: Any) -> tuple[pa.Table, Any]:

@@ -39,7 +39,9 @@ class Session(NamedTuple):
     KEY: int  # its digest
     ATTACHED: int  # 1: its session.attach was seen
     OUTLIVES: int  # 1: it may be attached again after its channel, or on another connection
-    TRANSACTION: int  # 1: what the client accepts takes effect with tx.commit
+    TRANSACTION: int  # when takes effect what the client accepts: AT_ONCE, PERHAPS or COMMITTED
+    SURE_GAPS: int  # gaps of the client when this was certain; -1: not counted yet
+    HELD_TS: int  # time of the first message.accept that is held: -1: none
     COMMIT: int  # id of the tx.commit that is under way; -1: none
     COMMIT_FRAME: int
     BRANCH: int  # that of a distributed transaction to which belongs what the client accepts; 0: none
@@ -47,6 +49,8 @@ class Session(NamedTuple):
 
 
 SE = declare(Session)
+AT_ONCE, PERHAPS, COMMITTED = range(3)
+"""At once; perhaps with tx.commit, for tx.select may have been missed; with tx.commit."""
 _ACCOUNT, _SESSION = len(ACC), len(SE)
 DONE_FROM, DONE_TO = ACC.STATE, ACC.EXTRA
 """Columns of accounts: commands between these ids need not be looked for when they are reported as completed again."""
@@ -129,7 +133,9 @@ def renew(sessions: State, row: int, attached: int) -> None:
     (accounts, _, _, _), rows = sessions
     rows[row, SE.ATTACHED] = attached
     rows[row, SE.OUTLIVES] = 1 - attached
-    rows[row, SE.TRANSACTION] = 0
+    rows[row, SE.TRANSACTION] = AT_ONCE if attached == 1 else PERHAPS
+    rows[row, SE.SURE_GAPS] = -1
+    rows[row, SE.HELD_TS] = -1
     rows[row, SE.COMMIT] = -1
     rows[row, SE.COMMIT_FRAME] = -1
     rows[row, SE.BRANCH] = 0
@@ -176,11 +182,11 @@ def is_over(sessions: State, row: int) -> bool:
 
 
 @kernel
-def unwrapped(number: int, near: int) -> int:
-    """Return the id with these 32 bits that is nearest to another; the number itself if that is -1."""
+def unwrapped(low: int, high: int, near: int) -> tuple[int, int]:
+    """Return a range of ids with these 32 bits whose end is nearest to an id (-1: none); it may begin below 0."""
+    span = (high - low) & (WRAP - 1)
     if near < 0:
-        return number
-    step = (number - near) & (WRAP - 1)
-    if step >= WRAP // 2:
-        step -= WRAP
-    return near + step if near + step >= 0 else number
+        return low, low + span
+    step = (high - near) & (WRAP - 1)
+    upper = near + (step - WRAP if step >= WRAP // 2 else step)
+    return upper - span, upper

@@ -91,21 +91,21 @@ def main(arguments: list[str]) -> int:
     if POINTS in (given.way or (POINTS,)):
         wrong += two_points(found, given.seeds)
     print(
-        "| damage | frames | reachable | found | behind | found | cut | invented | otherwise | publishes | by tshark |"
+        "| damage | frames | reachable | found | after | found | cut | invented | otherwise | unreported "
+        "| publishes | by tshark |"
     )
-    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for way in given.way or [*HARMFUL, *FLIPPED]:
         if way not in HARMLESS:
             total = Score()
             for score in scores(found, way, given.seeds, given.tshark, given.misses):
                 total.add(score)
-            wrong += total.invented + total.otherwise
+            wrong += total.invented + total.otherwise + total.unreported
             progress("")
             print(
                 f"| {way} | {total.sent} | {share(total.reached, total.reachable)} "
                 f"| {share(total.found, total.behind)} | {total.cut} | {total.invented} | {total.otherwise} "
-                f"| {total.publishes} "
-                f"| {total.by_tshark} |",
+                f"| {total.unreported} | {total.publishes} | {total.by_tshark} |",
                 flush=True,
             )
     return int(wrong > 0)

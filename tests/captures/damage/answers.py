@@ -71,6 +71,9 @@ PAIRS = {
         says=("outcome", "multiple", "requeue", "queue", "consumer_tag", "delivery_tag"),
     ),
     "rpcs": Pairs("request", "response", key=("request",), says=("outcome", "response", "reply_code")),
+    "commands": Pairs(
+        "sent", "answer", messages=("sent",), key=("method",), says=("outcome", "reply_code", "command_id")
+    ),
     "transits": Pairs("deliver", "publish", messages=("deliver", "publish")),
     "flow_control": Pairs(
         "start", "end", "duration_ns", messages=("start",), key=("cause", "consumer_tag"), says=("side", "evidence")

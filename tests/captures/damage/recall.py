@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -35,6 +37,7 @@ LONG = {
     "properties", "mechanisms", "publishing_ids", "streams", "brokers", "reply_to", "value", "commands", "transfers",
 }  # fmt: skip
 """Tables, lists and structs: of one that is cut there are the entries before the gap."""
+BEGIN = attrgetter("begin")
 Direction = tuple[int, tuple[bytes, int, int]]
 """Which connection of its addresses and ports, and these, the sender's first."""
 
@@ -261,6 +264,7 @@ class Score:
         cut: rows of frames with a gap.
         invented: rows of frames and messages that were never sent.
         otherwise: rows of messages that were sent, but say something wrong of what they have of other frames.
+        unreported: connections with lost bytes that no anomaly reports, or with a report and no lost bytes.
         publishes: rows of publishes; by_tshark: those that tshark sees.
         missed, made_up, wrong: the frames not found, the rows invented, and what rows say otherwise.
     """
@@ -273,6 +277,7 @@ class Score:
     cut: int = 0
     invented: int = 0
     otherwise: int = 0
+    unreported: int = 0
     publishes: int = 0
     by_tshark: int = 0
     missed: list[Missed] = field(default_factory=list)
@@ -290,9 +295,9 @@ class Beginnings:
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._sent, self._damaged = sent, damaged
         self.visible = Visible(sent, damaged)
-        self._frames: dict[Direction, dict[int, list[Frame]]] = defaultdict(lambda: defaultdict(list))
-        for frame in sent.frames:
-            self._frames[frame.direction][frame.begin].append(frame)
+        self._frames: dict[Direction, list[Frame]] = defaultdict(list)
+        for frame in sorted(sent.frames, key=BEGIN):
+            self._frames[frame.direction].append(frame)
         self._unplaced: dict[int, list[Row]] = defaultdict(list)
         for row in sent.unplaced:
             self._unplaced[row["first_packet"]].append(row)
@@ -303,8 +308,8 @@ class Beginnings:
         if extent is None:
             return []
         frames = self._frames[extent.direction]
-        places = range(extent.begin, extent.begin + extent.size)
-        return sorted((frame for begin in places for frame in frames.get(begin, ())), key=self.visible.damaged)
+        first, end = (bisect_left(frames, place, key=BEGIN) for place in (extent.begin, extent.begin + extent.size))
+        return sorted(frames[first:end], key=self.visible.damaged)
 
     def unplaced(self, row: Row) -> list[Row]:
         """The other ones."""
@@ -362,6 +367,7 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
         elif wrong := differences(row, message):
             score.wrong.append({name: (row[name], message[name]) for name in wrong} | {"row": row})
     score.invented, score.otherwise = len(score.made_up), len(score.wrong)
+    score.unreported = len(unreported(tables))
     for run, reachable in runs(sent, visible):
         for i, frame in enumerate(run):
             if visible.whole(frame):
@@ -373,6 +379,12 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
                 if not found:
                     score.missed.append(Missed(frame, reachable, i + 1, len(run)))
     return score
+
+
+def unreported(tables: dict[str, pa.Table]) -> set[int]:
+    """The connections of which `lost_bytes` and the anomalies do not say the same: that bytes are missing, or none."""
+    reported = {row["connection_id"] for row in rows(tables["anomalies"]) if row["code"] in ("tcp-gap", "frame-gap")}
+    return reported ^ {row["connection_id"] for row in rows(tables["connections"]) if row["lost_bytes"]}
 
 
 def runs(sent: Sent, visible: Visible) -> Iterator[tuple[list[Frame], bool]]:

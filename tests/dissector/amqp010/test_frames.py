@@ -318,14 +318,16 @@ HEARTBEAT = w.operation("connection.heartbeat", 0)[0]
 @pytest.mark.parametrize(
     ("data", "code", "detail"),
     [
-        (b"\x4f" + HEARTBEAT[1:], "frame-head-wrong", "0x4f in byte 0 of a frame's head"),
-        (HEARTBEAT[:4] + b"\1" + HEARTBEAT[5:], "frame-head-wrong", "0x01 in byte 4 of a frame's head"),
-        (HEARTBEAT[:5] + b"\2" + HEARTBEAT[6:], "frame-head-wrong", "0x02 in byte 5 of a frame's head"),
-        (HEARTBEAT[:8] + b"\xde" + HEARTBEAT[9:], "frame-head-wrong", "0xde in byte 8 of a frame's head"),
+        (b"\x4f" + HEARTBEAT[1:], "frame-version-unknown", "version 1 of the frame format"),
+        (b"\x1f" + HEARTBEAT[1:], "frame-flags-unknown", "flags 0x1f"),
+        (b"\7" + HEARTBEAT[1:], "frame-head-wrong", "flags 0x07 of a frame of type 0"),
+        (HEARTBEAT[:4] + b"\1" + HEARTBEAT[5:], "frame-track-wrong", "track 256"),
+        (HEARTBEAT[:5] + b"\2" + HEARTBEAT[6:], "frame-track-wrong", "track 2"),
+        (HEARTBEAT[:8] + b"\xde" + HEARTBEAT[9:], "frame-reserved-set", "0xde000000 instead of zeros"),
         (HEARTBEAT[:2] + b"\0\6" + HEARTBEAT[4:], "frame-too-short", "a frame of 6 bytes is announced"),
         (HEARTBEAT[:1] + b"\x09" + HEARTBEAT[2:], "frame-type-unknown", "frame type 9"),
-        (w.frame(w.CONTROL, b"cc", 0), "method-unknown", "class id 99, method id 99"),
-        (w.frame(w.CONTROL, b"", 0), "method-unknown", "class id 0, method id 0"),
+        (w.frame(w.CONTROL, b"cc", 0), "control-unknown", "class id 99, control id 99"),
+        (w.frame(w.CONTROL, b"", 0), "control-unknown", "class id 0, control id 0"),
         (w.frame(w.COMMAND, b"\x01\x0a\1\0\0\0"), "method-unknown", "class id 1, method id 10"),
         (w.frame(w.CONTROL, b"\x01\x0a", 0), "field-overrun", "in connection.heartbeat"),
         (w.frame(w.HEADERS, b"", flags=7), "content-unexpected", STRAY.format(2)),
@@ -356,11 +358,11 @@ def test_a_segment_that_is_too_long_is_not_put_together(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("mechanism", "found"), [("ANONYMOUS", True), ("PLAIN", True), ("CRAM-MD5", True), ("GSSAPI", False)]
 )
-def test_a_damaged_open_is_no_sasl_layer_if_the_mechanism_has_none(mechanism: str, found: bool) -> None:
-    """A length that is too small by two leaves two zeros before the next frame, like the length of a sealed block."""
+def test_zeros_after_an_open_are_no_sasl_layer_if_the_mechanism_has_none(mechanism: str, found: bool) -> None:
+    """Two zeros before the next frame are like the length of a sealed block."""
     turns = w.opening(mechanism)
     side, data = turns[6]
-    turns[6] = side, data[:3] + bytes([data[3] - 2]) + data[4:-2] + bytes(2)
+    turns[6] = side, data + bytes(2)
     tables = dissect_packets(Tape().play([*turns, *w.attaching(), *[(CLIENT, SYNC)] * 3]).end().packets)
     assert [row["method"] for row in frames(tables)].count("execution.sync") == (3 if found else 0)
     assert ("sasl-encrypted" in {code for code, _ in anomalies(tables)}) != found

@@ -10,13 +10,14 @@ import pytest
 
 from amqpscope.pipelines.engine import Engine, walked
 from amqpscope.pipelines.walks.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
 
-ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request"}
+ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request", "commands": "sent"}
 
 
 def rows(*peers: Peers, table: str, columns: str) -> list[tuple[Any, ...]]:
@@ -43,6 +44,10 @@ def settlements(*peers: Peers, columns: str = "delivery_tag outcome settle_frame
 
 def requests(*peers: Peers, columns: str = "request response outcome response_frame_no ended_by") -> list[Any]:
     return rows(*peers, table="rpcs", columns=columns)
+
+
+def commands(*peers: Peers, columns: str = "method command_id outcome answer_frame_no ended_by") -> list[Any]:
+    return rows(*peers, table="commands", columns=columns)
 
 
 # ---------------------------------------------------------------------------------------------------------- confirms
@@ -107,6 +112,15 @@ def test_ids_wrap():
         (2**32, "ack", done, None, None),
         (2**32 + 1, "none", None, "capture-end", 9000),
     ]
+
+
+@pytest.mark.parametrize("ranges", [[(2**32 - 2, 4)], [(2**32 - 2, 2**32 - 1), (0, 4)]])
+def test_sets_that_begin_before_the_wrap_when_the_session_goes_on_after_it(ranges):
+    peers = Peers(1)
+    peers.begin(point=3)
+    peers.transfer(True)
+    done = peers.completed(False, *ranges)
+    assert confirms(peers) == [(3, "ack", done, None, None)]
 
 
 @pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
@@ -203,6 +217,12 @@ def test_a_session_goes_on_on_another_connection(timeout):
     ]
     assert requests(*both, columns="connection_id request response outcome ended_by") == [
         (1, "execution.sync", "session.completed", "ok", None)
+    ]
+    assert commands(*both, columns="connection_id from_client method command_id answer_ts_ns ended_by") == [
+        (1, True, "message.transfer", 0, 104_000, None),
+        (1, False, "message.transfer", 0, None, "connection-close"),
+        (1, True, "execution.sync", 1, 104_000, None),
+        (2, True, "message.accept", 2, None, "capture-end"),
     ]
 
 
@@ -322,6 +342,29 @@ def test_a_rollback_ends_what_was_accepted_before_it():
     ]
 
 
+def test_after_a_rollback_a_gap_may_hold_what_settles():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    peers.lose(from_client=True)
+    peers.command(True, "message.flow", command_id=None)
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+
+
+def test_a_gap_that_is_known_when_the_session_is_over():
+    """As where the last segments of a direction are missing."""
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False)
+    peers.control(False, "session.detached", name="s", code=0)
+    peers.lose(from_client=True)
+    assert settlements(peers) == [(0, "none", None, "gap", 6000)]
+    assert commands(peers, columns="ended_by") == [("gap",)]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
@@ -403,16 +446,62 @@ def test_whether_a_branch_is_open_is_unknown_after_a_gap():
     assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "ack", None), (1, "none", "gap")]
 
 
-def test_a_session_that_commits_has_transactions():
-    """Also where its tx.select is not in the capture."""
+def joined_in_the_middle() -> Peers:
+    """A session whose beginning is not in the capture, with an accepted delivery and one that is outstanding."""
     peers = Peers(1)
-    peers.begin()
-    peers.command(True, "tx.commit")
-    peers.completed(False, (0, 0))
+    peers.transfer(False)
     peers.transfer(False)
     peers.settle("accept", (0, 0))
+    return peers
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome", "ended_by"),
+    [
+        ("tx.commit", "ack", None), ("tx.rollback", "none", "rollback"), ("dtx.end", "none", "capture-end"),
+        ("tx.select", "ack", None), ("dtx.select", "ack", None), ("dtx.start", "ack", None), (None, "ack", None),
+    ],
+)  # fmt: skip
+def test_what_was_accepted_before_the_first_sign_of_a_transaction(then, outcome, ended_by):
+    """It is part of one that ends then; before one that begins it is in none."""
+    peers = joined_in_the_middle()
+    accepted = len(peers.frames) - 1
+    if then is not None:
+        peers.command(True, then, xid="a" if then in ("dtx.start", "dtx.end") else None)
+    done = peers.completed(False, (0, 1))
+    at = None if outcome != "ack" else done if then == "tx.commit" else accepted
+    found = settlements(peers, columns="delivery_tag outcome settle_frame_no ended_by")
+    assert found == [(0, outcome, at, ended_by), (1, "none", None, "capture-end")]
+
+
+def test_no_transaction_lasts_longer_than_a_minute_if_its_beginning_was_not_seen():
+    peers = joined_in_the_middle()
+    peers.transfer(False)
+    for row in (peers.frames[-1], peers.messages[-1]):
+        row["ts_ns"] += 60_000_000_000
     peers.command(True, "tx.rollback")
-    assert settlements(peers, columns="delivery_tag outcome ended_by") == [(0, "none", "rollback")]
+    assert settlements(peers, columns="delivery_tag outcome settle_frame_no ended_by")[0] == (0, "ack", 2, None)
+
+
+def test_a_transaction_may_end_in_a_gap():
+    """What was accepted before the gap may be committed, or in none; what comes after it is part of what ends then."""
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False)
+    peers.transfer(False)
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.lose(from_client=True)
+    peers.settle("accept", (1, 1))
+    peers.lose(from_client=True)
+    peers.settle("accept", (2, 2))
+    peers.command(True, "tx.commit")
+    peers.completed(False, (0, 3))
+    assert settlements(peers, columns="delivery_tag outcome ended_by") == [
+        (0, "ack", None),
+        (1, "none", "gap"),
+        (2, "ack", None),
+    ]
 
 
 def test_a_branch_that_is_not_over_at_the_end_of_the_capture():
@@ -499,6 +588,55 @@ def test_steps_of_distributed_transactions_fail_by_their_result():
     ]
 
 
+# ---------------------------------------------------------------------------------------------------------- commands
+
+
+def test_every_command_is_completed_or_fails():
+    """Also results, what asks for nothing, and ids that wrap."""
+    peers = Peers(1)
+    peers.begin(point=2**32 - 2)
+    peers.command(True, "queue.declare", sync=False)
+    peers.command(True, "queue.query", sync=False)
+    peers.ids["s", True] = 2**32
+    result = peers.command(False, "execution.result", sync=False, command_id_sequence_no=2**32 - 1)
+    peers.transfer(True, mode=1)
+    first = peers.completed(False, (2**32 - 2, 0))
+    delivery = peers.transfer(False)
+    second = peers.completed(True, (result, delivery))
+    peers.settle("accept", (delivery, delivery))
+    peers.command(True, "queue.delete", sync=False)
+    failed = len(peers.frames)
+    peers.command(False, "execution.exception", sync=False, command_id_sequence_no=2, error_code=404, description="no")
+    peers.command(True, "message.flow", sync=False)
+    columns = "from_client method command_id outcome answer_frame_no reply_code reply_text ended_by latency_ns"
+    assert commands(peers, columns=columns) == [
+        (True, "queue.declare", 2**32 - 2, "ok", first, None, None, None, 4000),
+        (True, "queue.query", 2**32 - 1, "ok", first, None, None, None, 3000),
+        (False, "execution.result", result, "ok", second, None, None, None, 4000),
+        (True, "message.transfer", 2**32, "ok", first, None, None, None, 1000),
+        (False, "message.transfer", delivery, "ok", second, None, None, None, 1000),
+        (True, "message.accept", 2**32 + 1, "none", None, None, None, "channel-close", None),
+        (True, "queue.delete", 2**32 + 2, "error", failed, 404, "no", None, 1000),
+        (False, "execution.exception", delivery + 1, "none", None, None, None, "channel-close", None),
+        (True, "message.flow", 2**32 + 3, "none", None, None, None, "discarded", None),
+    ]
+
+
+def test_commands_that_gaps_hide():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "message.flow", sync=False)
+    peers.lose(from_client=False)
+    peers.command(True, "message.flow", sync=False)
+    peers.command(True, "message.flow", sync=False, command_id=None)
+    done = peers.completed(False, (0, 2))
+    assert commands(peers) == [
+        ("message.flow", 0, "none", None, "gap"),
+        ("message.flow", 1, "ok", done, None),
+        ("message.flow", None, "none", None, "gap"),
+    ]
+
+
 # ------------------------------------------------------------------------------------------------------ in any manner
 
 
@@ -510,14 +648,15 @@ def test_pairs_are_read_from_texts():
     assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_anything_in_every_manner(seed):
+@pytest.mark.parametrize(("make", "seed"), [*((SessionStatistics, seed) for seed in range(3)), (SessionCommands, 3)])
+def test_anything_in_every_manner(make, seed):
     chance = random.Random(seed)
-    same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), SessionStatistics)
+    same_in_every_manner(tables_of(*(any_peers(chance, number) for number in range(1, 8))), make)
 
 
-def test_recordings_in_every_manner():
-    same_in_every_manner(together(map(recorded, CAPTURES)), SessionStatistics, (7, 100))
+@pytest.mark.parametrize("make", [SessionStatistics, SessionCommands])
+def test_recordings_in_every_manner(make):
+    same_in_every_manner(together(map(recorded, CAPTURES)), make, (7, 100))
 
 
 @pytest.mark.parametrize("make", [Rpcs, Heartbeats])
