@@ -1,4 +1,4 @@
-"""Synchronous requests and their answers, by request."""
+"""Synchronous requests and their answers, by request; commands of AMQP 0-10, and what became of them."""
 
 from typing import Any
 
@@ -38,6 +38,18 @@ def errors(tables: Tables) -> list[dict[str, Any]]:
     return sorted(found.to_pylist(), key=lambda r: (-r["count"], str(r["request"])))
 
 
+def commands(tables: Tables) -> list[dict[str, Any]]:
+    """Return, per command of AMQP 0-10 and side, how many there were and what became of them; those that fail first."""
+    outcomes = {"completed": "ok", "failed": "error", "open": "none"}
+    found = tables.group(
+        "commands",
+        ["method", "from_client"],
+        {"count": ("sent_ts_ns", "count"), "max_ns": ("latency_ns", "max"), **{n: (n, "sum") for n in outcomes}},
+        columns={name: (pc.field("outcome") == word).cast("int64") for name, word in outcomes.items()},
+    )
+    return sorted(found.to_pylist(), key=lambda r: (-(r["failed"] or 0), -r["count"], str(r["method"])))
+
+
 def section(tables: Tables) -> Section:
     """Return the section of requests."""
     page = Section("rpcs", "Requests and answers")
@@ -69,4 +81,27 @@ def section(tables: Tables) -> Section:
             of_all(min(len(rows), _MOST), len(rows)),
         )
     )
+    if there := commands(tables):
+        page.parts.append(_grid_of_commands(there))
     return page
+
+
+def _grid_of_commands(rows: list[dict[str, Any]]) -> Grid:
+    ended = "Not completed: the session, the connection or the capture ended before, or there is a gap."
+    return Grid(
+        "Commands of AMQP 0-10",
+        ["command", "sent by", "count", "completed", "slowest", "failed", "not completed"],
+        [
+            [
+                Cell(r["method"] or units.NONE, "mono"),
+                Cell("client" if r["from_client"] else "broker"),
+                number(units.count(r["count"])),
+                number(units.count(r["completed"])),
+                number(units.duration(r["max_ns"])),
+                number(units.count(r["failed"]), bad=bool(r["failed"])),
+                number(units.count(r["open"])),
+            ]
+            for r in rows[:_MOST]
+        ],
+        f"{ended} {of_all(min(len(rows), _MOST), len(rows))}".strip(),
+    )

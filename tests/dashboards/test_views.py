@@ -170,6 +170,24 @@ def test_requests_with_errors_come_first(shop: Tables) -> None:
     assert rpcs.errors(shop) == [{"request": "queue.declare", "reply_code": 406, "count": 1}]
 
 
+def test_commands_are_counted_by_what_became_of_them(tmp_path: Path) -> None:
+    sent = {"connection_id": 1, "from_client": True, "sent_ts_ns": 5}
+    accepted = {"method": "message.accept", "outcome": "ok", "latency_ns": 7}
+    synthetic.write(
+        tmp_path,
+        "commands",
+        [sent | row for row in (accepted, accepted | {"outcome": "none", "latency_ns": None}, accepted)]
+        + [sent | {"method": "queue.bind", "outcome": "error", "latency_ns": 9}],
+    )
+    assert rpcs.commands(Tables(None, tmp_path)) == [
+        {"method": "queue.bind", "from_client": True, "count": 1, "max_ns": 9, "completed": 0, "failed": 1, "open": 0},
+        {
+            "method": "message.accept", "from_client": True, "count": 3, "max_ns": 7, "completed": 2, "failed": 0,
+            "open": 1,
+        },
+    ]  # fmt: skip
+
+
 def test_failed_handshakes_come_first_and_the_rest_is_counted(shop: Tables) -> None:
     listed = connections.query(shop)
     assert listed[0]["handshake_outcome"] == "vhost-not-found"

@@ -40,7 +40,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     roll_back,
     settle,
 )  # fmt: skip
-from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_FROM, DONE_TO, RESUMED, SE, WRAP
+from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_FROM, DONE_TO, RESUMED, SE
 from amqpscope.pipelines.walks.channels import ACC, GAP
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
@@ -78,8 +78,7 @@ def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
             low, high = more[i, MORE.TARGET], more[i, MORE.TARGET]
             if not named:
                 low, high = ranges[k, 0], ranges[k, 1]
-            lower = ss.unwrapped(low, last)
-            upper = lower + ((high - low) & (WRAP - 1))
+            lower, upper = ss.unwrapped(low, high, last)
             if role == COMPLETED and counting == 1 and rows[row, SE.COMMIT] >= 0 and side == SERVER:
                 if lower <= rows[row, SE.COMMIT] <= upper:
                     if not commit(batch, i, row, of):
@@ -133,8 +132,8 @@ def first_of(role: int, lower: int, upper: int, account: int, of: Outstanding) -
 @kernel
 def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> None:
     """Note that this range was reported as completed, so that it need not be gone through again."""
-    lower = ss.unwrapped(low, last)
-    upper = min(lower + ((high - low) & (WRAP - 1)), last)
+    lower, upper = ss.unwrapped(low, high, last)
+    upper = min(upper, last)
     done = accounts[account, DONE_TO]
     if upper > done:
         if not accounts[account, DONE_FROM] <= lower <= done + 1:
@@ -183,11 +182,8 @@ def accept(batch: Batch, i: int, row: int, slot: int, kind: int, of: Outstanding
     """Note that a delivery of a session (its row) is accepted in a transaction, or perhaps in one (HELD)."""
     events, more, _ = batch
     slots, accepts = of.ledger[1], of.accepts
-    before = slots[slot, SL.EXTRA] & KIND
-    if before == HELD:
+    if slots[slot, SL.EXTRA] & KIND == HELD:
         return
-    if before == ROLLED:
-        slots[slot, SL.FRAME] = events[i, EV.ORDER]
     mark(of, slot, kind)
     kept = slots[slot, SL.EXTRA] & ((1 << BRANCH_BITS) - 1) & ~SEVERAL_BIT
     branch = of.sessions[1][row, SE.BRANCH]
@@ -213,7 +209,7 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
             if of.state[ST.OUT] >= len(of.out):
                 return False
             if kind == ROLLED:
-                roll_back(of, slot, events[i, EV.TS])
+                roll_back(of, slot, events[i, EV.ORDER], events[i, EV.TS])
             else:
                 mark(of, slot, kind)
             if kind == COMMITTING:

@@ -8,6 +8,7 @@ from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
 from amqpscope.pipelines.walks.amqp010.commands import (
     ACCEPTED,
+    AT,
     ATTACH,
     AUTO,
     BRANCH_BITS,
@@ -67,7 +68,7 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
         if ss.is_over(of.sessions, row):
-            return drain_session(row, 1, of)
+            return drain_session(row, of)
         rows[row, SE.ATTACHED] = 1
     elif role == EXPECTED and more[i, MORE.FIRST] == more[i, MORE.END] and more[i, MORE.CODE] == 0:
         account = 2 * row + 1 - side  # nothing is expected of what came before: the session is a new one
@@ -77,21 +78,18 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
             if not drain(account, 0, of):
                 return False
         ss.renew_account(accounts, account)
-    elif role == DETACH and rows[row, SE.OUTLIVES] == 0:
+    elif rows[row, SE.OUTLIVES] == 0 and (role == DETACH or (role == DETACHED and code not in REFUSALS)):
         ss.end(of.sessions, row, side, frame, ts)
-    elif role == DETACHED and rows[row, SE.OUTLIVES] == 0 and code not in REFUSALS:
-        ss.end(of.sessions, row, side, frame, ts)
-        return drain_session(row, 0, of)
     return True
 
 
 @called
-def drain_session(row: int, attached: int, of: Outstanding) -> bool:
-    """End a session, and begin it anew; return False if there is no room: call it again."""
+def drain_session(row: int, of: Outstanding) -> bool:
+    """End a session that is attached anew; return False if there is no room: call it again."""
     for account in range(2 * row, 2 * row + 2):
         if not drain(account, 0, of):
             return False
-    ss.renew(of.sessions, row, attached)
+    ss.renew(of.sessions, row, 1)
     return True
 
 
@@ -114,7 +112,9 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
         by, ts = ch.ending(channels, account, of.conn, of.gaps, 1 - account % 2, slots[slot, SL.FRAME])
         outcome, goes_on = NONE, 0
         if kind == ROLLED:
-            by, ts = ROLLBACK, slots[slot, SL.FRAME]
+            frame = of.accepts[slot, AT.FRAME]
+            lost, lost_ts, _ = ch.lost_at(channels, account, of.conn, of.gaps, 1 - account % 2, frame)
+            by, ts = (ROLLBACK, of.accepts[slot, AT.ID]) if lost == ch.NEVER else (GAP, lost_ts)
         elif kind == DOUBTED:
             by = GAP
         elif kind == QUIET or kind == SEEN:

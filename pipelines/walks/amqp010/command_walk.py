@@ -200,7 +200,7 @@ def transact(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
             if lost or (role < START and events[i, EV.NUMBER] < 0):
                 mark(of, slot, DOUBTED)
             elif role == ROLL_BACK:
-                roll_back(of, slot, events[i, EV.TS])
+                roll_back(of, slot, events[i, EV.ORDER], events[i, EV.TS])
             else:
                 mark(of, slot, COMMITTING if role == COMMIT else ACCEPTED)
                 slots[slot, SL.EXTRA] |= branch << BRANCH_BITS

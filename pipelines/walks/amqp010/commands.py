@@ -19,6 +19,7 @@ PREPARE_BRANCH, COMMIT_BRANCH, ROLL_BACK_BRANCH = range(19, 22)
 ROLES = {
     "session.command-point": POINT,
     "session.attach": ATTACH,
+    "session.attached": ATTACH,
     "session.detach": DETACH,
     "session.detached": DETACHED,
     "session.timeout": TIMEOUT,
@@ -106,9 +107,9 @@ class Reported(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Columns of `accepts`: the message.accept of a delivery that is ACCEPTED or HELD."""
+    """Columns of `accepts`: the message.accept of an ACCEPTED or HELD delivery, or the rollback of a ROLLED one."""
 
-    ID: int  # of the event
+    ID: int  # of the event; of a rollback the time
     FRAME: int
 
 
@@ -200,10 +201,11 @@ def mark(of: Outstanding, slot: int, kind: int) -> None:
 
 
 @kernel
-def roll_back(of: Outstanding, slot: int, ts: int) -> None:
-    """Note that a delivery was accepted in a transaction that was rolled back at this time, which SL.FRAME has then."""
+def roll_back(of: Outstanding, slot: int, frame: int, ts: int) -> None:
+    """Note that a delivery was accepted in a transaction that was rolled back."""
     mark(of, slot, ROLLED)
-    of.ledger[1][slot, SL.FRAME] = ts
+    of.accepts[slot, AT.ID] = ts
+    of.accepts[slot, AT.FRAME] = frame
 
 
 @kernel

@@ -25,7 +25,6 @@ from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks import lookup as lu
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
 from amqpscope.pipelines.walks.amqp010.commands import REFUSALS
-from amqpscope.pipelines.walks.amqp010.sessions import WRAP
 from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
@@ -45,7 +44,7 @@ from amqpscope.pipelines.walks.stream.credit_accounts import (
 from amqpscope.pipelines.walks.stream.streams import NEVER, NONE
 from amqpscope.pipelines.walks.stream.subscriptions import SUB, gaps_of
 
-PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER = range(9)
+PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
 ROLES = {
     "message.transfer": TRANSFER,
     "session.completed": COMPLETED,
@@ -56,7 +55,7 @@ ROLES = {
     "message.stop": STOP,
     "message.flush": STOP,
     "session.detach": OVER,
-    "session.detached": OVER,
+    "session.detached": DETACHED,
     "execution.exception": OVER,
 }
 """What methods do to credit."""
@@ -176,10 +175,15 @@ def happen(
     row = lu.row_of(table, rows, KEY, more[i, MORE.KEY])
     if role == COMPLETED:
         completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
-    elif role == OVER:
-        if more[i, MORE.VALUE] not in REFUSALS:
+    elif role >= OVER:
+        if role == OVER or more[i, MORE.VALUE] not in REFUSALS:
+            missing = role == DETACHED and side == SERVER and more[i, MORE.VALUE] <= 0
             for each in range(count[0]):
-                if rows[each, SESSION] == more[i, MORE.SESSION]:
+                if rows[each, SESSION] == more[i, MORE.SESSION] and rows[each, LIVE] == 1:
+                    since, ts = rows[each, SUB.SINCE], events[i, EV.TS]
+                    if missing and since >= 0:  # with the session.detach, what may have ended the wait
+                        wait(written, state, conn, rows, each, since, rows[each, SUB.SINCE_TS], -1, ts, 0, 0)
+                        rows[each, SUB.SINCE] = -1
                     over(batch, i, rows, each, conn, gaps, written, state)
     elif role == TRANSFER:
         if side == SERVER:
@@ -306,8 +310,7 @@ def completed(
         return
     account = 2 * session + 1 - side
     for k in range(more[i, MORE.FIRST], more[i, MORE.END]):
-        lower = ss.unwrapped(ranges[k, 0], accounts[account, ACC.LAST])
-        upper = lower + ((ranges[k, 1] - ranges[k, 0]) & (WRAP - 1))
+        lower, upper = ss.unwrapped(ranges[k, 0], ranges[k, 1], accounts[account, ACC.LAST])
         slot = lg.first_above(ledger, accounts, account, lower - 1)
         while slot >= 0 and lg.number_of(ledger, slot) <= upper:
             following, number = lg.following(ledger, slot), lg.number_of(ledger, slot)

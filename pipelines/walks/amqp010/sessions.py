@@ -182,11 +182,11 @@ def is_over(sessions: State, row: int) -> bool:
 
 
 @kernel
-def unwrapped(number: int, near: int) -> int:
-    """Return the id with these 32 bits that is nearest to another; the number itself if that is -1."""
+def unwrapped(low: int, high: int, near: int) -> tuple[int, int]:
+    """Return a range of ids with these 32 bits whose end is nearest to an id (-1: none); it may begin below 0."""
+    span = (high - low) & (WRAP - 1)
     if near < 0:
-        return number
-    step = (number - near) & (WRAP - 1)
-    if step >= WRAP // 2:
-        step -= WRAP
-    return near + step if near + step >= 0 else number
+        return low, low + span
+    step = (high - near) & (WRAP - 1)
+    upper = near + (step - WRAP if step >= WRAP // 2 else step)
+    return upper - span, upper

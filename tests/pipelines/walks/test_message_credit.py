@@ -108,6 +108,19 @@ def test_a_flush_takes_effect_when_it_is_completed():
     assert waits(peers) == [(done, both, 12000, "possible")]
 
 
+@pytest.mark.parametrize(
+    ("seen", "code", "end"), [(True, 0, 9), (False, 0, None), (False, None, None), (False, 4, 9), (False, 1, None)]
+)
+def test_a_session_that_is_detached_without_a_detach_lacks_frames_of_the_client(seen, code, end):
+    """They may have granted credit before, so when the wait ended is unknown."""
+    peers = subscribed(messages=1)
+    peers.transfer(False)
+    if seen:
+        peers.control(True, "session.detach", name="s")
+    peers.control(False, "session.detached", name="s", code=code)
+    assert waits(peers, columns="start_frame_no end_frame_no") == [(8, end)]
+
+
 def test_what_is_granted_after_a_stop_counts():
     peers = subscribed(messages=9)
     peers.command(True, "message.stop", destination="d")

@@ -114,6 +114,15 @@ def test_ids_wrap():
     ]
 
 
+@pytest.mark.parametrize("ranges", [[(2**32 - 2, 4)], [(2**32 - 2, 2**32 - 1), (0, 4)]])
+def test_sets_that_begin_before_the_wrap_when_the_session_goes_on_after_it(ranges):
+    peers = Peers(1)
+    peers.begin(point=3)
+    peers.transfer(True)
+    done = peers.completed(False, *ranges)
+    assert confirms(peers) == [(3, "ack", done, None, None)]
+
+
 @pytest.mark.parametrize("code", ["tcp-gap", "frame-head-wrong", "frame-too-short"])
 def test_after_a_gap_completed_sets_say_nothing_of_what_was_sent_before(code):
     peers = Peers(1)
@@ -331,6 +340,29 @@ def test_a_rollback_ends_what_was_accepted_before_it():
         (0, "none", None, "rollback", 7000),
         (1, "none", None, "channel-close", 12000),
     ]
+
+
+def test_after_a_rollback_a_gap_may_hold_what_settles():
+    peers = Peers(1)
+    peers.begin()
+    peers.command(True, "tx.select")
+    peers.transfer(False)
+    peers.settle("accept", (0, 0))
+    peers.command(True, "tx.rollback")
+    peers.lose(from_client=True)
+    peers.command(True, "message.flow", command_id=None)
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+
+
+def test_a_gap_that_is_known_when_the_session_is_over():
+    """As where the last segments of a direction are missing."""
+    peers = Peers(1)
+    peers.begin()
+    peers.transfer(False)
+    peers.control(False, "session.detached", name="s", code=0)
+    peers.lose(from_client=True)
+    assert settlements(peers) == [(0, "none", None, "gap", 6000)]
+    assert commands(peers, columns="ended_by") == [("gap",)]
 
 
 def test_a_commit_whose_completion_may_be_lost():
