@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amqpscope.dissector.capture.live import Watch
-from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.cli import arguments as common
 from amqpscope.dissector.cli.arguments import ArgumentError
 from amqpscope.dissector.dissector import Options
@@ -108,11 +107,8 @@ def run(
     path, output = os.path.realpath(named), str(arguments.output)
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
 
-    refused: list[Source] = []
-
     def report(dissection: "Dissection", plan: "Plan") -> None:
         rows, progress = sum(journal.rows.values()), dissection.progress
-        refused.extend(dissection.refused)
         for source in dissection.refused:
             common.print_skipped(f"{source.given}: {source.error}")
         for line in capture_lines(dissection.seen):
@@ -127,7 +123,8 @@ def run(
             Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle,
             dissector or IdleDissector,
         )  # fmt: skip
+        refused = follower.progress.refused
         follower.run()
         if watch.over:
             sys.stderr.write(f"{output}: ended; the same command goes on from here\n")
-    return 2 if refused else 0
+    return 2 if follower.progress.refused > refused else 0
