@@ -23,7 +23,7 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_byt
 from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.amqp091.boundary import Amqp091Recogniser
+from amqpscope.dissector.protocols.amqp091.boundary import recogniser
 from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
 from amqpscope.dissector.protocols.amqp091.lengths import programs
 from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
@@ -315,7 +315,7 @@ PROTOCOLS = (
         begins=_begins,
         ports=(5672,),
         tls_ports=(5671,),
-        recogniser=Amqp091Recogniser,
+        recogniser=recogniser,
         stage=Amqp091,
     ),
     _older(

@@ -4,8 +4,8 @@ A publish that was lost may equal one that was captured, so equal contents alone
 the latter. It is possible where a connection publishes to the same exchange with the same routing key (a place), and
 bytes of its client are missing at a time when the delivery's publish may have been sent.
 
-A walk over connections yields which places each connection publishes to, and between which times bytes of its client
-are missing, as partial results (LOST). `Lost` is made of those of all connections.
+A walk over connections yields which places each connection with gaps publishes to, and between which times bytes of its
+client are missing, as partial results (LOST). `Lost` is made of those of all connections.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def places(rows: pa.Table, compiled: bool | None = None) -> Any:
 
 
 class LostPublishes:
-    """The walk over connections that yields LOST.
+    """The walk over connections that yields LOST, of connections with gaps alone.
 
-    A gap begins at the last publish before it, else with the connection: the walk remembers that time.
+    A gap begins at the last publish before it, else with the connection: the walk remembers that time, and until there
+    is a gap the places.
     """
 
     tables = ()
@@ -61,47 +62,68 @@ class LostPublishes:
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
+        self._renew()
+
+    def _renew(self) -> None:
         self._last = (0, EVER)
+        self._has_gap = False
+        self._places = np.zeros(0, np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; a place may come again with the next one."""
         matrix = events.matrix
+        if not len(matrix):
+            return
         publishes = events.among(_PUBLISHES)
-        published = np.flatnonzero(publishes)
         lacking = np.flatnonzero(events.among(_LACKS) & (matrix[:, EV.FROM_CLIENT] == CLIENT))
         begins = (events.source == CONNECTIONS) & (matrix[:, EV.CONNECTION] != self._last[0])
         marks = np.flatnonzero(publishes | begins)
         connections = np.append(self._last[0], matrix[marks, EV.CONNECTION])
         times = np.append(self._last[1], matrix[marks, np.where(begins[marks], EV.FIRST_TS, EV.TS)])
-        if len(published):
-            rows = events.tables[MESSAGES].select(PLACE).take(pa.array(events.row[published]))
-            whose, place = matrix[published, EV.CONNECTION], places(rows, self.compiled)
-            first = np.unique(combined([whose, place]), return_index=True)[1]
-            nothing = pa.nulls(len(first), pa.int64())
-            yield LOST, pa.table([whose[first], place[first], nothing, nothing], schema=SCHEMA)
+        whose, place = self._published(events, np.flatnonzero(publishes))
+        with_gaps = matrix[lacking, EV.CONNECTION]
+        if self._has_gap:
+            with_gaps = np.append(with_gaps, self._last[0])
+        is_lost = np.isin(whose, with_gaps)
+        if is_lost.any():
+            nothing = pa.nulls(int(is_lost.sum()), pa.int64())
+            yield LOST, pa.table([whose[is_lost], place[is_lost], nothing, nothing], schema=SCHEMA)
         if len(lacking):
             before = np.searchsorted(marks, lacking)
-            whose = matrix[lacking, EV.CONNECTION]
-            since = np.where(connections[before] == whose, times[before], EVER)
+            of = matrix[lacking, EV.CONNECTION]
+            since = np.where(connections[before] == of, times[before], EVER)
             nothing = pa.nulls(len(lacking), pa.int64())
-            yield LOST, pa.table([whose, nothing, since, matrix[lacking, EV.TS]], schema=SCHEMA)
+            yield LOST, pa.table([of, nothing, since, matrix[lacking, EV.TS]], schema=SCHEMA)
         self._last = int(connections[-1]), int(times[-1])
+        self._has_gap = bool(np.isin(self._last[0], with_gaps))
+        self._places = place[~is_lost & (whose == self._last[0])]
+
+    def _published(self, events: Events, published: Any) -> tuple[Any, Any]:
+        """Return connections and places, each pair once: those of these events, and what is remembered."""
+        whose, place = np.full(len(self._places), self._last[0]), self._places
+        if len(published):
+            rows = events.tables[MESSAGES].select(PLACE).take(pa.array(events.row[published]))
+            whose = np.append(whose, events.matrix[published, EV.CONNECTION])
+            place = np.append(place, places(rows, self.compiled))
+        first = np.unique(combined([whose, place]), return_index=True)[1]
+        return whose[first], place[first]
 
     def finish(self) -> Iterator[Rows]:
         """Reset the walk; nothing is outstanding."""
-        self._last = (0, EVER)
+        self._renew()
         yield from ()
 
     def take_out(self) -> bytes:
         """See `Walk`."""
-        state = pack(LOST, 1, {"last": list(self._last)})
-        self._last = (0, EVER)
+        state = pack(LOST, 1, {"last": self._last, "has_gap": self._has_gap, "places": self._places})
+        self._renew()
         return state
 
     def put_back(self, state: bytes) -> None:
         """See `Walk`."""
-        connection, ts = unpack(LOST, 1, state)["last"]
-        self._last = connection, ts
+        found = unpack(LOST, 1, state)
+        self._last = found["last"][0], found["last"][1]
+        self._has_gap, self._places = found["has_gap"], found["places"]
 
 
 def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array) -> pa.Table:

@@ -114,3 +114,5 @@ def test_rows_say_the_same_for_any_batches(size, hop):
     tables = arrow([*captured("one"), *captured("both", behind=2), *captured("other", where="x")])
     assert len(rows(1000)) > 8
     assert rows(size, hop) == rows(1000)
+    tables = arrow(captured("nobody"))
+    assert rows(size, hop) == []
