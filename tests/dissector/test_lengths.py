@@ -106,6 +106,12 @@ def test_a_length_that_ends_in_the_last_frame_costs_its_frame_alone(short: int) 
     assert sizes(packets, CLIENT, compiled=False) == [("basic.ack", len(ACK))]
 
 
+@BOTH
+def test_a_method_without_bytes_is_no_end_of_others(compiled: bool) -> None:
+    packets = Tape().play([*BEGIN, (CLIENT, raw(1, 1, b"")[:7]), (CLIENT, b"\xce" + ACK)]).end().packets
+    assert sizes(packets, CLIENT, compiled=compiled) == [("method", 8), ("basic.ack", len(ACK))]
+
+
 def test_frames_at_the_end_of_a_property_are_none() -> None:
     """Its last byte is missing, but the end of the header stands there."""
     inner = b"\xce" + raw(8, 0, b"")[:-1]

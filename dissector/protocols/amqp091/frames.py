@@ -315,7 +315,7 @@ def next_in_fragments(walk: Walk, row: int, is_end: bool, own: Own) -> int:
     """Return where in a payload in fragments another frame begins; -1: nowhere. `is_end`: a frame-end follows it."""
     parsers = walk.parsers
     size, kind = parsers[row, Parser.SIZE], parsers[row, Parser.TYPE]
-    if kind not in (METHOD, HEADER) or size > LONG or parsers[row, Parser.CHAINED] < size:
+    if kind not in (METHOD, HEADER) or not 0 < size <= LONG or parsers[row, Parser.CHAINED] < size:
         return -1
     p, _ = payload(walk, row, -1)
     walk.cursor[Cursor.ARENA] = p

@@ -12,7 +12,8 @@ from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.integers import be16, be32, unsigned
-from amqpscope.dissector.kernels.kernel import i64, kernel
+from amqpscope.dissector.kernels.kernel import i64, kernel, u64
+from amqpscope.dissector.kernels.words import HIGH_BITS, WORD, word
 from amqpscope.dissector.protocols.amqp091.boundary import HEADER_BYTES, may_begin_head, plausible
 from amqpscope.dissector.protocols.amqp091.layout import FRAME_END, IDS_BYTES, METHOD, OVERHEAD, method_index
 from amqpscope.dissector.protocols.amqp091.state import Own
@@ -49,7 +50,11 @@ def has_length(data: Array, p: int, size: int) -> bool:
 def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
     """Return where, in a payload at p after which there is a frame-end, frames begin that end there; -1: nowhere."""
     end = p + size + 1
-    for q in range(p + IDS_BYTES + 1, end - OVERHEAD + 1):
+    q = p + IDS_BYTES + 1
+    while q + OVERHEAD <= end:
+        if word(data, q - 1) & u64(HIGH_BITS) == 0:  # no frame-end among eight bytes
+            q += WORD
+            continue
         if data[q - 1] == FRAME_END:
             r = q
             while end - r >= OVERHEAD:
@@ -59,6 +64,7 @@ def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
                 r += length
             if r == end:
                 return -1 if natural_end(data, p, end - 1, kind, own) == end - 1 else q
+        q += 1
     return -1
 
 
