@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
-PARTS := test-unit test-compiled test-spark test-oracles
-# The first part is as long as all others together: two processes share it.
+PARTS := test-spark test-unit test-compiled test-oracles
+# Two processes share the tests without compiled kernels and Spark.
 UNITS := test-unit-dissector test-unit-others
 KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
@@ -35,8 +35,8 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
-test: $(BIN)/.ready  ## run the tests, in four parts that can be run apart, two processes at a time
-	@$(MAKE) --no-print-directory -j2 -O $(PARTS)
+test: $(BIN)/.ready  ## run the tests, in four parts that can be run apart, three processes at a time
+	@$(MAKE) --no-print-directory -j3 -O $(PARTS)
 
 test-unit: MARKS := not (compiled or spark or oracles or wheel)
 test-compiled: MARKS := compiled and not (spark or oracles or wheel)

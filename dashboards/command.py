@@ -81,5 +81,4 @@ def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, i
         read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
         reading = Reading(sources, options, read, watch=watch)
         tables = making.of_captures(reading, folder)
-    common.print_warnings(reading, arguments.tz)
-    return tables, status
+    return tables, common.print_warnings(reading, arguments.tz) or status

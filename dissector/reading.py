@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.capture.file import CaptureFile
+from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.model import CaptureInfo, PacketBatch, Problem, Range
-from amqpscope.dissector.capture.sources import Source, find, total_size
+from amqpscope.dissector.capture.sources import Source, find, reason, total_size
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import of_rows
 from amqpscope.dissector.kernels import kernel
@@ -102,6 +103,7 @@ class Reading(Reports):
 
     Attributes:
         seen: summaries of the captures so far.
+        skipped: captures of folders and globs that could not be read to their end, with their error.
         rows: number of rows so far, which whoever takes them counts.
     """
 
@@ -120,6 +122,7 @@ class Reading(Reports):
         self._readable = [source for source in sources if not source.error]
         self.options = options or Options()
         self.seen: list[CaptureSummary] = []
+        self.skipped: list[Source] = []
         self.rows = 0
         self.progress = progress or (lambda size: None)
         self.batch_bytes = batch_bytes
@@ -161,14 +164,20 @@ class Reading(Reports):
         size = max(self.batch_bytes // lanes, min(self.batch_bytes, LEAST_BATCH))
         one = CapturePass(self, source, index, size, len(self.sources) == 1, self.watch)
         self.seen.append(one.summary)
-        return self._advanced(one)
+        return self._advanced(one, source)
 
-    def _advanced(self, one: "CapturePass") -> Iterator[Decoded]:
+    def _advanced(self, one: "CapturePass", source: Source) -> Iterator[Decoded]:
         taken = 0
-        for decoded in one:
-            yield decoded
-            self.progress(one.consumed - taken)
-            taken = one.consumed
+        try:
+            for decoded in one:
+                yield decoded
+                self.progress(one.consumed - taken)
+                taken = one.consumed
+        except CaptureError as error:
+            if source.is_named:
+                raise
+            self.skipped.append(replace(source, error=reason(source, error)))
+            self.pending.append(partial(list, [unreadable(self.skipped[-1])]))
 
 
 class Owner(Protocol):

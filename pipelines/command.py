@@ -86,12 +86,11 @@ class Analyze:
         from amqpscope.pipelines import following  # noqa: PLC0415
 
         if arguments.master is not None:
-            spark_engine("following_on_spark").analyze(arguments)
-            return 0
+            followed_on_spark: int = spark_engine("following_on_spark").analyze(arguments)
+            return followed_on_spark
         options = common.options(arguments)
         make = partial(following.Analysis, options, arguments.transit_window)
-        followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
-        return 0
+        return followed.run(arguments, options, following.schemas(), make, extra=f"{arguments.transit_window}")
 
     def _captures(self, arguments: argparse.Namespace) -> int:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
@@ -110,8 +109,7 @@ class Analyze:
             walking = progress.share(advance, sources)
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window, walking)
         print_written(made, arguments.output)
-        common.print_warnings(reading, arguments.tz)
-        return status
+        return common.print_warnings(reading, arguments.tz) or status
 
     def _archive(self, arguments: argparse.Namespace) -> int:
         """Analyze captures on Spark."""
@@ -155,8 +153,8 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     if arguments.follow:
-        spark_engine("following_on_spark").dissect(arguments)
-        return 0
+        followed: int = spark_engine("following_on_spark").dissect(arguments)
+        return followed
     archive = spark_engine("archive")
     form = archive.Form(arguments.format, arguments.compression)
     with progress.shown() as advance:

@@ -26,6 +26,7 @@ from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.stream import stream_deliveries
 from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
 from amqpscope.pipelines.walks.transits import keys
+from amqpscope.pipelines.walks.transits.lost import LOST, SCHEMA, still_needed
 from amqpscope.pipelines.walks.walk import Collected, Rows, schema
 from amqpscope.pipelines.whole_deliveries import PATIENCE_NS, Tables
 
@@ -197,6 +198,9 @@ class Continuing(Engine):
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
             if each.of == KEYED:
                 self.partial[KEYED] = self._match(each, rows, is_last)
+                going_on, since = pa.array(self.going_on, pa.int64()), self._now - self.window_ns - PATIENCE_NS
+                lost = pa.concat_tables([SCHEMA.empty_table(), *self.partial[LOST]])
+                self.partial[LOST] = [still_needed(lost, since, going_on)]
             elif each.of == stream_deliveries.PARTIAL:
                 young = self._young_ones(rows, is_last)
                 self.partial[each.of] = [rows.filter(young)]
@@ -271,10 +275,10 @@ class Continuing(Engine):
 
 
 def _speaks(chain: Chain) -> frozenset[str]:
-    """Return the protocols that concern a chain; windows of TCP are of all."""
+    """Return the protocols that concern a chain; windows of TCP, and messages without their frames, are of all."""
     if any("windows" in needs[ev.CONNECTIONS].columns for needs in chain.needs if ev.CONNECTIONS in needs):
         return ALL
-    return frozenset(ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN)
+    return frozenset(ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN) or ALL
 
 
 def _goes_on(rows: pa.Table, since_ns: int) -> pa.ChunkedArray:

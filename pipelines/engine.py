@@ -113,6 +113,7 @@ class Engine:
         self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
         self.partial |= {each.of: [] for each in self.resolved.values()}
+        self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._young: list[pa.Table] = []
         self._keyed = Pile("key", ROOM >> 2)
@@ -271,7 +272,8 @@ class Engine:
 
     def _over_keys(self, over: OverKeys, groups: Iterable[list[pa.Table]]) -> Iterator[list[Rows]]:
         """Walk over rows, all those of a key in one group, in steps that any thread may do; yield the rows of each."""
-        walk = over.walk(self.compiled, self.window_ns)
+        rows = pa.concat_tables([over.given[1].empty_table(), *self.partial[over.given[0]]]) if over.given else None
+        walk = over.walk(self.compiled, self.window_ns, rows)
         for parts in groups:
             if over.of == KEYED and not any(pc.any(part["is_delivery"]).as_py() for part in parts):
                 continue  # publishes alone have no transits

@@ -46,17 +46,17 @@ REST, VERSION = "rest", 1
 """What tasks leave for this process."""
 
 
-def dissect(arguments: argparse.Namespace) -> None:
-    """Follow a directory: `amqpscope dissect --follow --master`."""
+def dissect(arguments: argparse.Namespace) -> int:
+    """Follow a directory: `amqpscope dissect --follow --master`. Return the exit status."""
     options = common.options(arguments)
     form = {"form": arguments.format, "compression": arguments.compression}
-    _follow(arguments, options, schemas(options.protocol), Spread, **form)
+    return _follow(arguments, options, schemas(options.protocol), Spread, **form)
 
 
-def analyze(arguments: argparse.Namespace) -> None:
-    """Follow a directory: `amqpscope analyze --follow --master`."""
+def analyze(arguments: argparse.Namespace) -> int:
+    """Follow a directory: `amqpscope analyze --follow --master`. Return the exit status."""
     make, extra = partial(SpreadAnalysis, arguments.transit_window), f"{arguments.transit_window}"
-    _follow(arguments, common.options(arguments), following.schemas(), make, extra=extra)
+    return _follow(arguments, common.options(arguments), following.schemas(), make, extra=extra)
 
 
 def _follow(
@@ -66,12 +66,12 @@ def _follow(
     make: Callable[[SparkSession, Journal, Output, Dissection], Spread],
     extra: str = "",
     **form: str,
-) -> None:
+) -> int:
     keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
     options = replace(options, keylog=keylog)
     with session.running(arguments.master, small=True) as begin:
         made = partial(make, interruptible(begin))
-        followed.run(arguments, options, schemas, made, extra=f"{extra} on Spark", dissector=Cutter, **form)
+        return followed.run(arguments, options, schemas, made, extra=f"{extra} on Spark", dissector=Cutter, **form)
 
 
 class Walks(NamedTuple):

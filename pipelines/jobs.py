@@ -212,15 +212,25 @@ def stream_deliveries(stream_frames: Table, connections: Table, anomalies: Table
     return _job("stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
 
 
-def transits(messages: Table, window_ns: int = HOUR_NS, captures: Table | None = None) -> Table:
+def transits(
+    messages: Table,
+    window_ns: int = HOUR_NS,
+    captures: Table | None = None,
+    anomalies: Table | None = None,
+    connections: Table | None = None,
+) -> Table:
     """Return the table `transits`: one row per delivery, with the publish that it came from.
 
     Args:
         messages: `messages`.
         window_ns: how far before a delivery to look for its publish (ns).
         captures: `captures`.
+        anomalies: `anomalies`, for gaps: equal contents are not enough where a publish may be missing.
+        connections: `connections`: a gap before the first publish begins with the connection.
     """
-    return _job("transits", window_ns, messages=messages, captures=captures)
+    return _job(
+        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections
+    )
 
 
 def failures(connections: Table) -> Table:

@@ -112,6 +112,8 @@ def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Sc
 
 def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return connections with the rows of `tcp_windows` as a list (`preparing.with_windows`)."""
+    if "connections" not in tables:
+        return next(iter(tables.values())).sparkSession.createDataFrame([], _spark(schema("connections")))
     connections = tables["connections"]
     if "tcp_windows" not in tables:
         return connections
@@ -134,13 +136,13 @@ def walk_connections(task: Task, batches: Batches) -> Batches:
     cut = pa.array(task.cut, pa.string())
     for batch in batches:
         tables = {}
-        for source, layout in kept.items():
+        for source in batch["source"].unique().to_pylist():
+            layout = kept[source]
             rows = union.rows_of(batch, source, layout)
-            if len(rows):
-                rows = timed(rows, cut) if source == ev.MESSAGES else rows
-                columns = (*layout.leading, *layout.further)
-                rows = prepared(source, rows, columns, compiled)
-                tables[source] = rows.select([name for name in columns if name in rows.column_names])
+            rows = timed(rows, cut) if source == ev.MESSAGES else rows
+            columns = (*layout.leading, *layout.further)
+            rows = prepared(source, rows, columns, compiled)
+            tables[source] = rows.select([name for name in columns if name in rows.column_names])
         events = Events.mixed(tables, batch["source"].to_numpy().astype(np.int8))
         for chain in walks:
             yield from _wanted(task.of, chain.feed(events))
@@ -164,8 +166,11 @@ def _over_keys(
         rows = tables["messages"].mapInArrow(partial(_keyed, cut), _spark(over.schema))
     else:
         rows = _over_connections(Task(name, over.of, cut), tables, over.schema)
+    given = over.given[1].empty_table() if over.given else None
+    if over.given and "anomalies" in tables:
+        given = _over_connections(Task(name, over.given[0], cut), tables, over.given[1]).toArrow()
     ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
-    return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns), _spark(schema(name)))
+    return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns, given), _spark(schema(name)))
 
 
 def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
@@ -179,10 +184,10 @@ def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
         yield from keys.keyed(timed(rows, pa.array(cut, pa.string())), compiled).combine_chunks().to_batches()
 
 
-def walk_keys(of: str, name: str, window_ns: int, batches: Batches) -> Batches:
+def walk_keys(of: str, name: str, window_ns: int, given: pa.Table | None, batches: Batches) -> Batches:
     """Walk over the keys of a task."""
     over = next(each for each in OVER_KEYS if each.of == of)
-    walk = over.walk(kernels.begin(None), window_ns)
+    walk = over.walk(kernels.begin(None), window_ns, given)
     for batch in batches:
         yield from _wanted(name, walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
     yield from _wanted(name, walk.finish())

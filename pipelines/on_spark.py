@@ -254,6 +254,7 @@ class Task(tasks.Task):
 def partial_schemas() -> dict[str, pa.Schema]:
     """Return the schemas of all that tasks write."""
     found = {name: schema(name) for name in here.tables()}
+    found |= dict(each.given for each in OVER_KEYS if each.given)
     found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
     found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
     return found | {LATENCIES: PARTIAL}
@@ -267,7 +268,8 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     for each in OVER_KEYS:
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
-            for name, parts in collected(_walked_over(spark, each, files, job)).items():
+            given = [part.file for part in found.get(each.given[0], ())] if each.given else []
+            for name, parts in collected(_walked_over(spark, each, files, given, job)).items():
                 found[name] = found.get(name, []) + parts
             del found[each.of]
     for name in here.tables():
@@ -283,18 +285,22 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     engine.conclude(partial(here.emitted, made), waiting)
 
 
-def _walked_over(spark: SparkSession, over: OverKeys, files: Sequence[Part], job: Job) -> DataFrame:
+def _walked_over(
+    spark: SparkSession, over: OverKeys, files: Sequence[Part], given: Sequence[Place], job: Job
+) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
     ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
-    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, job), WRITTEN)
+    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, given, job), WRITTEN)
 
 
-def walk_keys(of: str, job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def walk_keys(of: str, given: Sequence[Place], job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
     over = next(each for each in OVER_KEYS if each.of == of)
-    walk: KeyedWalk = over.walk(job.compiled, job.window_ns)
+    parts = [pq.read_table(readable(file)) for file in given]
+    rows = pa.concat_tables([over.given[1].empty_table(), *parts]) if over.given else None
+    walk: KeyedWalk = over.walk(job.compiled, job.window_ns, rows)
     with Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
         for batch in batches:
             task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,9 @@ from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import Dissected, Follower, author
 from amqpscope.dissector.tables.output import InUseError
 from amqpscope.dissector.tables.rows import schemas
+
+if TYPE_CHECKING:  # Spark 4.1 has no limits
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 PARTS = "parts"
 """Name in offsets: the number of part files."""
@@ -54,8 +58,18 @@ class StreamReader(DataSourceStreamReader):
         """Return the offset before all rows."""
         return {PARTS: 0}
 
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override] # noqa: N802 - without limits, as before 4.2
-        """Dissect a batch of files that are complete, and return the offset after it.
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's, from 4.2 on
+        """Return that a micro-batch has the rows of one batch of files."""
+        from pyspark.sql.streaming.datasource import ReadMaxFiles  # noqa: PLC0415
+
+        return ReadMaxFiles(1)
+
+    def latestOffset(self, start: object = None, limit: ReadLimit | None = None) -> dict[str, int]:  # noqa: N802
+        """Dissect a batch of files that are complete, or all batches there are, and return the offset after them.
+
+        Args:
+            start: the offset of the rows that are known; Spark 4.1 gives neither argument.
+            limit: asks for all batches if it is `ReadAllAvailable`, as the triggers `availableNow` and `once` do.
 
         Raises:
             OutputError: the folder is of something else, or cannot be written.
@@ -63,8 +77,9 @@ class StreamReader(DataSourceStreamReader):
         if self._follower is None:
             with suppress(InUseError):  # then another stream dissects
                 self._follower = self._begin()
-        if self._follower is not None and not self._follower.over:
-            self._follower.step()
+        follower, takes_all = self._follower, type(limit).__name__ == "ReadAllAvailable"
+        while follower and not follower.over and follower.step() and takes_all:
+            pass
         return {PARTS: len(list((self.cache / self.table).glob("part-*")))}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:

@@ -33,7 +33,8 @@ from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.walks.stream.stream_deliveries import StreamDeliveries
 from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
-from amqpscope.pipelines.walks.transits import keys
+from amqpscope.pipelines.walks.transits import keys, lost
+from amqpscope.pipelines.walks.transits.lost import Lost, LostPublishes
 from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits
 from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
 
@@ -100,7 +101,8 @@ class OverKeys(NamedTuple):
         schema: of these rows.
         key: columns that group rows.
         order: columns by which they are sorted, the key first.
-        walk: makes it; called with whether kernels run compiled, and `--transit-window`.
+        walk: makes it; called with whether kernels run compiled, `--transit-window`, and rows of `given`.
+        given: name and schema of rows of walks over connections, of which it gets all; None for none.
     """
 
     of: str
@@ -108,7 +110,8 @@ class OverKeys(NamedTuple):
     schema: pa.Schema
     key: tuple[str, ...]
     order: tuple[str, ...]
-    walk: Callable[[bool, int], KeyedWalk]
+    walk: Callable[[bool, int, pa.Table | None], KeyedWalk]
+    given: tuple[str, pa.Schema] | None = None
 
 
 class Resolved(NamedTuple):
@@ -143,22 +146,24 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(StreamConfirms),
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),
+    OverConnections(LostPublishes),
 )
 
 
 def _of_sessions(table: str, of: str) -> OverKeys:
     fields, order = session_joins.schema_of(table), session_joins.ORDER
-    return OverKeys(of, (table,), fields, session_joins.KEY, order, lambda compiled, _: session_joins.Joins(table))
+    return OverKeys(of, (table,), fields, session_joins.KEY, order, lambda *_: session_joins.Joins(table))
 
 
 OVER_KEYS: tuple[OverKeys, ...] = (
     OverKeys(
         KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
-        lambda compiled, window_ns: Transits(window_ns, compiled=compiled),
+        lambda compiled, window_ns, rows: Transits(window_ns, compiled=compiled, lost=Lost(rows, compiled)),
+        (lost.LOST, lost.SCHEMA),
     ),
     OverKeys(
         stream_deliveries.PARTIAL, StreamLag.tables, stream_deliveries.OFFSETS, stream_lag.KEY,
-        (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, _: StreamLag(compiled),
+        (*stream_lag.KEY, *stream_lag.ORDER), lambda compiled, *_: StreamLag(compiled),
     ),
     *(_of_sessions(table, of) for table, of in session_joins.JOINED.items()),
 )  # fmt: skip
@@ -228,7 +233,8 @@ def rows_for(tables: Sequence[str]) -> frozenset[str]:
     found = set(tables)
     if found & {"latency_buckets", "latency_summary"}:
         found |= set(METRICS)
-    found |= {each.of for each in OVER_KEYS if found & set(each.tables)}
+    over_keys = [each for each in OVER_KEYS if found & set(each.tables)]
+    found |= {each.of for each in over_keys} | {each.given[0] for each in over_keys if each.given}
     found |= {resolved.of for name, resolved in RESOLVED.items() if name in found}
     return frozenset(found)
 

@@ -189,8 +189,8 @@ class Shown:
     """How people see columns of frames in lines of text."""
 
     names: tuple[tuple[str, str], ...] = ()
-    """Columns of numbers that have names, and what constants these are: of this kind, or with names that begin so; or
-    the domain whose choices they are."""
+    """Columns of numbers that have names, some with their method, and what constants these are: of this kind, or with
+    names that begin so; or the domain whose choices they are."""
     milliseconds: tuple[str, ...] = ()
     """Columns that are times, in milliseconds since 1970."""
     left_out: tuple[str, ...] = ()

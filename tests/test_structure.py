@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,22 @@ MAPPED = ("spec", "dissector", "pipelines")
 """Packages of which CONTRIBUTING names each module."""
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
     """The modules that a module imports, also where it does so in a function."""
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    found = set()
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "amqpscope":
             base = (node.module or "").removeprefix("amqpscope").removeprefix(".")
             for alias in node.names:
                 full = f"{base}.{alias.name}".removeprefix(".")
-                yield full if full in MODULES else base
+                found.add(full if full in MODULES else base)
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -66,7 +74,7 @@ def test_modules_are_short(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_are_short_and_take_few_parameters(module: str) -> None:
-    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+    for node in tree(module).body:
         if isinstance(node, ast.FunctionDef) and MARKS & {ast.unparse(each) for each in node.decorator_list}:
             is_small = len(node.args.args) <= PARAMETERS and node.end_lineno - node.lineno < LINES
             assert is_small or " because " in (ast.get_docstring(node) or ""), node.name

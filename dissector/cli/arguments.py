@@ -185,12 +185,21 @@ def _port(text: str) -> tuple[int, str]:
     return int(port), name
 
 
-def print_warnings(reading: Reading, zone: tzinfo, frames: int | None = None) -> None:
-    """Print warnings about captures that were read to standard error; `frames` is the number of frames found."""
+def print_warnings(reading: Reading, zone: tzinfo, frames: int | None = None) -> int:
+    """Print warnings about captures that were read to standard error; return the exit status, 2 if some were skipped.
+
+    Args:
+        reading: the pass over them.
+        zone: time zone of printed times.
+        frames: the number of frames found.
+    """
     from amqpscope.dissector.cli.warnings import warning_lines  # noqa: PLC0415
 
+    for source in reading.skipped:
+        print_skipped(f"{source.given}: {source.error}")
     for line in warning_lines(reading, zone, frames):
         sys.stderr.write(f"amqpscope: {line}\n")
+    return 2 if reading.skipped else 0
 
 
 def held_back_printer(reading: Reading) -> Callable[[], None]:

@@ -109,8 +109,7 @@ class Dissect:
                     output.abort()
                 raise
         frames = common.print_written(arguments.output, output.rows)
-        common.print_warnings(reading, arguments.tz, frames)
-        return status
+        return common.print_warnings(reading, arguments.tz, frames) or status
 
     def _follow(self, arguments: argparse.Namespace) -> int:
         """Write the tables of a directory that a capture rotates into."""
@@ -121,8 +120,7 @@ class Dissect:
 
         options = common.options(arguments)
         form = arguments.format, arguments.compression
-        following.run(arguments, options, schemas(options.protocol), Dissected, *form)
-        return 0
+        return following.run(arguments, options, schemas(options.protocol), Dissected, *form)
 
     def _on_cluster(self, arguments: argparse.Namespace) -> int:
         """Have a package that knows clusters write the tables."""
@@ -195,7 +193,7 @@ class Frames:
                     sys.stdout.flush()
                     if frames == arguments.count:
                         break
-        common.print_warnings(reading, arguments.tz, frames + left_out)
+        status = common.print_warnings(reading, arguments.tz, frames + left_out) or status
         if left_out and not frames:
             sys.stderr.write(f"amqpscope: none of {counted(left_out, 'frame')} matches the selection\n")
         return status
@@ -277,7 +275,7 @@ class Handshakes:
         else:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
-            common.print_warnings(found, arguments.tz)
+            status = common.print_warnings(found, arguments.tz) or status
         if arguments.fail_on and not verdict_rows.packets(found):
             return 2
         return status or int(any(made.failing(*what) for what in arguments.fail_on))

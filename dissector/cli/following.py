@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amqpscope.dissector.capture.live import Watch
+from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.cli import arguments as common
 from amqpscope.dissector.cli.arguments import ArgumentError
 from amqpscope.dissector.dissector import Options
@@ -18,7 +19,7 @@ from amqpscope.dissector.tables.output import CODEC
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from amqpscope.dissector.following.dissection import IdleDissector, Progress
+    from amqpscope.dissector.following.dissection import Dissection, IdleDissector
     from amqpscope.dissector.following.folder import Plan
     from amqpscope.dissector.following.loop import Make
 
@@ -81,8 +82,8 @@ def run(
     compression: str = CODEC,
     extra: str = "",
     dissector: "Callable[[Options, bool], IdleDissector] | None" = None,
-) -> None:
-    """Follow a directory until nothing comes, or the user ends it.
+) -> int:
+    """Follow a directory until nothing comes, or the user ends it. Return the exit status, 2 if files were skipped.
 
     Args:
         arguments: of the command.
@@ -96,6 +97,7 @@ def run(
     """
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
+    from amqpscope.dissector.cli.warnings import capture_lines  # noqa: PLC0415
     from amqpscope.dissector.following.dissection import IdleDissector  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
@@ -106,11 +108,15 @@ def run(
     path, output = os.path.realpath(named), str(arguments.output)
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
 
-    def report(progress: "Progress", plan: "Plan") -> None:
-        rows = sum(journal.rows.values())
-        for source in plan.sources:
-            if source.error:
-                common.print_skipped(f"{source.given}: {source.error}")
+    refused: list[Source] = []
+
+    def report(dissection: "Dissection", plan: "Plan") -> None:
+        rows, progress = sum(journal.rows.values()), dissection.progress
+        refused.extend(dissection.refused)
+        for source in dissection.refused:
+            common.print_skipped(f"{source.given}: {source.error}")
+        for line in capture_lines(dissection.seen):
+            sys.stderr.write(f"amqpscope: {line}\n")
         waiting = f"; {counted(plan.left, 'file')} not complete" if plan.left else ""
         done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"
         sys.stderr.write(f"{output}: {done}{waiting}\n")
@@ -124,3 +130,4 @@ def run(
         follower.run()
         if watch.over:
             sys.stderr.write(f"{output}: ended; the same command goes on from here\n")
+    return 2 if refused else 0

@@ -122,7 +122,7 @@ class Text(Printer):
         sender, receiver = self.peers.of(row)
         time = instant(row["ts_ns"], self.zone)
         what = kind(row)
-        fields = " ".join(self._field(k, v, view) for k, v in view.ordered(row) if k not in view.left_out)
+        fields = " ".join(self._field(what, k, v, view) for k, v in view.ordered(row) if k not in view.left_out)
         if row.get("is_partial"):
             fields += paint(f" [{counted(row['missing'], 'byte')} missing]", "warning")
         channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
@@ -131,12 +131,13 @@ class Text(Printer):
         begin = paint(f"{row['packet']:>7} {time}", "aside")
         return f"{begin} {sender} > {receiver} {channel:>5} {paint(what, 'name')} {fields}".rstrip()
 
-    def _field(self, column: str, value: object, view: "View") -> str:
-        """Return a column and its value; a number that has a name is followed by it."""
+    def _field(self, what: str, column: str, value: object, view: "View") -> str:
+        """Return a column of a method and its value; a number that has a name is followed by it."""
         field = f"{column}={_value(value)}"
         if not isinstance(value, int):
             return field
-        if name := view.names.get(column, {}).get(value):
+        names = view.names.get(column) or view.names.get(f"{what}.{column}", {})
+        if name := names.get(value):
             return f"{field} ({name})"
         if column in view.milliseconds and 0 <= value < MOST_MS:
             return f"{field} ({moment(value // 1000, value % 1000, 3, self.zone)})"
@@ -176,7 +177,7 @@ class View(NamedTuple):
     """How the frames of a table are printed.
 
     Attributes:
-        names: names of numbers, by column.
+        names: names of numbers, by column, or by method and column where methods differ in them.
         milliseconds: columns that are times in milliseconds.
         left_out: columns that lines of text leave out.
         same: columns that hold what another protocol's column of this name holds.

@@ -1,7 +1,7 @@
 """Make the warnings about captures: truncated or skipped parts, why there are no frames, frames held back."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, tzinfo
 
 from amqpscope.dissector.formatting import counted, instant
@@ -62,11 +62,7 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         zone: time zone of printed times.
         frames: number of frames found; None for commands that show none.
     """
-    lines = [f"{seen.name}: {line}" for seen in reading.seen for line in _of(seen)]
-    if len(lines) > MOST:
-        lines[MOST - 1 :] = [
-            f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
-        ]
+    lines = capture_lines(reading.seen)
     gaps = reading.dissector.gaps
     if gaps.count:
         counts = (gaps.bytes, "byte"), (gaps.count, "gap"), (gaps.connections, "connection")
@@ -81,6 +77,16 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         lines.append(_sealed(reading))
     elif (frames == 0 and not undecoded) or not any(seen.segments for seen in reading.seen):
         lines.append(_nothing(reading, zone))
+    return lines
+
+
+def capture_lines(summaries: Iterable[CaptureSummary]) -> list[str]:
+    """Return the warnings about the files of captures, a line each."""
+    lines = [f"{seen.name}: {line}" for seen in summaries for line in _of(seen)]
+    if len(lines) > MOST:
+        lines[MOST - 1 :] = [
+            f"{len(lines) - MOST + 1:,} more of that kind; the table `anomalies` of `dissect` lists them"
+        ]
     return lines
 
 

@@ -5,6 +5,7 @@ structs as fields. Of each form the tables say its kind, how wide it is, and wha
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -112,8 +113,9 @@ def of_letters() -> Dialect:
     return _dialect(types, _Maker(forms, growth=6))
 
 
+@lru_cache(maxsize=8)
 def of_protocol(protocol: Protocol) -> Dialect:
-    """Return the types and structs of AMQP 0-10, as the specification has them."""
+    """Return the types and structs of AMQP 0-10, as the specification has them; nobody writes to them."""
     structs = [s for s in protocol.structs if len(s.fields) <= min(MOST_MEMBERS, 8 * s.pack or MOST_MEMBERS)]
     uncoded = [t for t in protocol.types if t.code is None]
     types = np.zeros((CODES + len(uncoded) + len(structs), Form.WIDTH), np.int64)

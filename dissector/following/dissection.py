@@ -88,6 +88,7 @@ class Dissection(Reports):
     Attributes:
         size: bytes of all files so far, with those of this batch.
         seen: summaries of the captures of this batch so far.
+        refused: captures of this batch that were not dissected, or not to their end, with their error.
         progress: how far the dissection came.
 
     Raises:
@@ -109,6 +110,7 @@ class Dissection(Reports):
         self.size = self.progress.bytes + size
         super().__init__(make(options, kernel.worthwhile(self.size)))
         self.seen: list[CaptureSummary] = []
+        self.refused: list[Source] = []
         self.batch_bytes = batch_bytes
         self._merger = Merger(self.dissector.points)
         self._waiting: list[Any] = []
@@ -168,6 +170,7 @@ class Dissection(Reports):
 
     def _refuse(self, source: Source) -> None:
         self.progress.refused += 1
+        self.refused.append(source)
         self.pending.append(partial(list, [unreadable(source)]))
 
     def _take(self, decoded: Decoded, keys: Ints) -> Iterator[Work]:

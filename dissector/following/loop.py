@@ -11,7 +11,7 @@ from amqpscope.dissector.capture.input import MissingCaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.dissection import Dissection, IdleDissector, Progress
+from amqpscope.dissector.following.dissection import Dissection, IdleDissector
 from amqpscope.dissector.following.folder import SETTLED_S, Folder, Plan
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.kernels import kernel
@@ -85,7 +85,7 @@ class Follower:
         make: makes what takes the rows of a batch, of the journal, the batch's output, and its dissection.
         dissector: makes the dissector of each batch.
         prepare: called with the captures of a batch before they are read.
-        report: called with the progress and the rows so far after each batch.
+        report: called with each batch when it is committed, and how it was planned.
         watch: ends it when the user asks for that.
         until_idle: end when nothing was written to the directory for this many seconds; None: never.
 
@@ -100,7 +100,7 @@ class Follower:
         options: Options,
         make: Make,
         prepare: Callable[[list[Source]], None],
-        report: Callable[[Progress, Plan], None],
+        report: Callable[[Dissection, Plan], None],
         watch: Watch,
         until_idle: float | None = None,
         dissector: Callable[[Options, bool], IdleDissector] = IdleDissector,
@@ -177,5 +177,5 @@ class Follower:
         self._state, self.progress = state, dissection.progress
         if dissection.dissector.compiled:
             kernel.note_run()
-        self.report(self.progress, plan)
+        self.report(dissection, plan)
         return True

@@ -19,9 +19,10 @@ Facts that rules ask for (None where unknown):
     refused_known      bool: nothing is missing before the close, or it names the method that it refuses
     ended_by           side that ended it first, by close or by TCP: `client`, `server`, `none`
     reply_code, reply_text       of that connection.close; `refused_method`: the method that it names
+    reply_known        bool: that text was captured
     refusal            first response code that is an error, of protocols that answer with codes
     quiet_s            seconds from the last step to the end of the connection, or of the capture
-    login_known        bool: the client's login was captured
+    login_known        bool: the client's login was captured, up to its user if it has one
     mechanism_offered, response_wellformed, capable_auth   bool
     channel_max_above, frame_max_above, frame_max_below    bool: against what the broker proposed; below 4096
     user, server_port, server_loopback
@@ -147,6 +148,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         or inputs.is_broker
         or port in handshakes.ports
         or any(found is not None and found.amqp for found in inputs.openings)
+        or (any(inputs.is_lost) and not any(inputs.openings))
         # Where TCP itself failed, no protocol is known.
         or (inputs.begun and not inputs.syns[1] and kinds == ["none", "none"]),
         "seen": seen,
@@ -243,7 +245,7 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
         "offered_channel_max": offer.get("channel_max"),
         "offered_frame_max": offer.get("frame_max"),
         "offered_heartbeat": offer.get("heartbeat"),
-        "login_known": bool(login),
+        "login_known": bool(login) and (inputs.user is not None or not inputs.cut_login),
         "mechanism": mechanism,
         "mechanisms": offered,
         "mechanism_offered": mechanism in offered.split() if mechanism and offered else None,
@@ -287,6 +289,7 @@ def _closing(arguments: Arguments, protocol: Protocol) -> dict[str, Any]:
     return {
         "reply_code": code,
         "reply_text": text,
+        "reply_known": text is not None,
         "reply": text or (str(code) if code is not None else None),
         "refused_method": name,
         "method_words": f"{words} The reply names {name}." if name else words or "The broker gave no reason.",

@@ -70,9 +70,12 @@ def free_rows(capacity: int, free: Ints | None = None) -> Ints:
     """
     before = np.zeros(1, np.int64) if free is None else free
     old, left = len(before) - 1, int(before[0])
-    new = np.arange(old, capacity, dtype=np.int64)[::-1]
-    count = np.array([len(new) + left], np.int64)
-    return np.concatenate([count, new, before[1 : 1 + left], np.zeros(old - left, np.int64)])
+    more = capacity - old
+    made = np.zeros(1 + capacity, np.int64)
+    made[0] = more + left
+    made[1 : 1 + more] = np.arange(capacity - 1, old - 1, -1)
+    made[1 + more : 1 + more + left] = before[1 : 1 + left]
+    return made
 
 
 def chained(matrix: Ints, firsts: Ints, link: int) -> tuple[Ints, Ints]:
@@ -171,5 +174,8 @@ class Pool:
 
 def grown(matrix: NDArray[Any], size: int, fill: int = 0) -> NDArray[Any]:
     """Return an array of length `size`, with the new items or rows set to `fill`."""
-    more = np.full((size - len(matrix), *matrix.shape[1:]), fill, matrix.dtype)
-    return np.concatenate([matrix, more])
+    new = np.zeros((size, *matrix.shape[1:]), matrix.dtype)  # whose pages take no memory before they are written
+    new[: len(matrix)] = matrix
+    if fill:
+        new[len(matrix) :] = fill
+    return new

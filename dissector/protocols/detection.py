@@ -328,7 +328,8 @@ def keep_after(chunk: Ints, position: int, client: int) -> bool:
 def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
     """Return the protocol that a connection begins with; None when more bytes are needed, 0 when it is none of ours.
 
-    Protocols with the same header differ in the first frame of either side; with `waits`, it is waited for.
+    Protocols with the same header differ in the first frame of either side; with `waits`, it is waited for, as is the
+    header of a client after that of a broker, which may refuse it.
     """
     headers: dict[bytes, dict[int | None, int]] = {}
     for number, plugin in registry.numbered():
@@ -336,7 +337,7 @@ def judge_start(client: bytes, server: bytes, waits: bool = True) -> int | None:
             headers.setdefault(header, {})[plugin.frames_begin] = number
     if not client:
         for header, sharing in headers.items():
-            if server.startswith(header) and len(server) > len(header):  # a broker that refuses says no more
+            if server.startswith(header) and (len(server) > len(header) or not waits):
                 return _sharer(sharing, server[len(header) :])
         return None if len(server) < MAGIC or any(server[:MAGIC] == header[:MAGIC] for header in headers) else 0
     if client.startswith(HELLO[:1]):

@@ -170,7 +170,7 @@ class Reassembler:
             free=free_rows(capacity, flows.free),
             recent=grown(flows.recent, 2 * capacity),
         )
-        self._rebuild(4 * capacity)
+        self._rebuild(1 << (4 * capacity - 1).bit_length())  # it is searched by a mask
 
     def _grow_segments(self, capacity: int) -> None:
         flows = self.flows

@@ -9,7 +9,6 @@ As a program, this starts a session as we do for captures, or is what one would 
 
 import argparse
 import json
-import mmap
 import os
 import shutil
 import struct
@@ -18,9 +17,12 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from amqpscope.pipelines import session
 from tests.benchmarks import captures, running, spark
@@ -29,8 +31,8 @@ from tests.benchmarks.running import AMQPSCOPE, Run, run
 MB = 1_000_000
 FILES = 20
 MASTER = "local[2]"
-OTHERS = 200 * MB
-"""Bytes of captures that the others read: they take minutes for each gigabyte."""
+OTHERS = 100 * MB
+"""Bytes of captures that the others read: they take ten minutes and more for each gigabyte."""
 WORKERS = (1, 2, 4)
 PORT = 5672
 
@@ -38,29 +40,25 @@ PORT = 5672
 @contextmanager
 def rotated(size: int) -> Iterator[list[Path]]:
     """FILES files of together `size` bytes, as one capture that goes on from file to file."""
-    with captures.made(size) as capture:
-        folder = capture.with_suffix("")
-        folder.mkdir(exist_ok=True)
-        try:
-            yield list(_split(capture, folder))
-        finally:
-            shutil.rmtree(folder)
-
-
-def _split(capture: Path, folder: Path) -> Iterator[Path]:
-    with capture.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        begin = at = captures.HEADER
-        for number in range(1, FILES + 1):
-            wanted = len(data) * number // FILES
-            while at < wanted:
-                at += captures.RECORD + int.from_bytes(data[at + 8 : at + 12], "little")
-            path = folder / f"trace-{number:02d}.pcap"
-            with path.open("wb") as part:
-                part.write(data[: captures.HEADER])
-                for first in range(begin, at, 16 * MB):
-                    part.write(data[first : min(first + 16 * MB, at)])
-            begin = at
-            yield path
+    folder = captures.folder() / f"rotated{size // MB}mb"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    paths = [folder / f"trace-{number:02d}.pcap" for number in range(1, FILES + 1)]
+    try:
+        with ExitStack() as opened:
+            files = [opened.enter_context(path.open("wb")) for path in paths]
+            for file in files:
+                file.write(captures.header())
+            written = 0
+            for data, at in captures.turns(size - FILES * captures.HEADER):
+                places = (written + at) * FILES // size  # the file of each packet
+                borders = [0, *(np.flatnonzero(np.diff(places[:-1])) + 1), len(at) - 1]
+                for first, last in pairwise(borders):
+                    files[places[first]].write(data[at[first] : at[last]].data)
+                written += len(data)
+        yield paths
+    finally:
+        shutil.rmtree(folder)
 
 
 def measure(size: int, output: Path, log: Callable[[str], None]) -> dict[str, Any]:

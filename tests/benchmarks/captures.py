@@ -86,21 +86,33 @@ def make(size: int, name: str = "", repeated: Callable[[], Block] | None = None)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".writing")
-    block = (repeated or _block)()
-    period = int(block.time_us[-1]) + 1_000_000
     with temporary.open("wb") as file:
-        file.write((RECORDED / "demo.pcap").read_bytes()[:HEADER])
-        left, number = size - HEADER, 0
-        while True:
-            _patch(block, number, BEGIN_US + number * period)
-            count = int(np.searchsorted(block.at, left, "right")) - 1
-            file.write(block.data[: block.at[count]].data)
-            left -= int(block.at[count])
-            number += 1
-            if count < len(block.time_us):
-                break
+        file.write(header())
+        for data, _ in turns(size - HEADER, repeated):
+            file.write(data.data)
     temporary.replace(path)
     return path
+
+
+def header() -> bytes:
+    """What a capture begins with."""
+    return (RECORDED / "demo.pcap").read_bytes()[:HEADER]
+
+
+def turns(
+    size: int, repeated: Callable[[], Block] | None = None
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """`size` bytes of records (less than a packet fewer), a block at a time, and where each begins, with the end."""
+    block = (repeated or _block)()
+    period = int(block.time_us[-1]) + 1_000_000
+    left, number = size, 0
+    count = len(block.time_us)
+    while count == len(block.time_us):
+        _patch(block, number, BEGIN_US + number * period)
+        count = int(np.searchsorted(block.at, left, "right")) - 1
+        yield block.data[: block.at[count]], block.at[: count + 1]
+        left -= int(block.at[count])
+        number += 1
 
 
 def small() -> Block:

@@ -52,8 +52,8 @@ class Parts(Dissector):
     """Dissectors that share the connections of one sequence of captures: each packet goes to that of its endpoints."""
 
     def __init__(self, options: Options, count: int) -> None:
-        super().__init__(options, compiled=False)
-        self.parts = [Dissector(options, compiled=False) for _ in range(count)]
+        super().__init__(options, compiled=True)
+        self.parts = [Dissector(options, compiled=True) for _ in range(count)]
 
     def decode(self, batch: PacketBatch) -> Decoded:
         for part in self.parts:
@@ -80,5 +80,5 @@ class Split(Reading):
     """A pass over captures by several dissectors."""
 
     def __init__(self, paths: list[str], options: Options, count: int, batch_bytes: int) -> None:
-        super().__init__(find(paths), options, compiled=False, batch_bytes=batch_bytes)
+        super().__init__(find(paths), options, compiled=True, batch_bytes=batch_bytes)
         self.dissector = Parts(options, count)

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.input import CaptureError
+from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.sharing import share
+from amqpscope.dissector.reading import Reading
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.parts import at_once, in_parts, options_of
 from tests.dissector.runs import FOLDER, recorded
@@ -86,6 +88,19 @@ def test_bad_files_are_named_and_stop_nothing(tmp_path: Path) -> None:
     assert "not a pcap" in errors["text.pcap"]
     with pytest.raises(CaptureError, match="text"):
         in_parts([str(tmp_path / "text.pcap")], Options(), 2)
+
+
+def test_a_file_that_vanishes_is_named_and_stops_nothing(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"trace-{number}.pcap").write_bytes(pcap(SESSION[number * 20 : number * 20 + 20], ns=True))
+    sources = find([str(tmp_path)], [])
+    (tmp_path / "trace-1.pcap").unlink()
+    reading = Reading(sources, compiled=False)
+    rows = [row for table, batch in reading if table == "captures" for row in batch.to_pylist()]
+    assert {row["capture"]: row["error"] for row in rows} == {
+        "trace-0.pcap": None, "trace-1.pcap": "no such file", "trace-2.pcap": None
+    }  # fmt: skip
+    assert [each.name for each in reading.skipped] == ["trace-1.pcap"]
 
 
 def test_pieces_are_made_once_by_whoever_comes_first(tmp_path: Path) -> None:

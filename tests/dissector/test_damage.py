@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -311,6 +312,17 @@ def without(tape: Tape, *places: int) -> list[Packet]:
     """What a tape recorded after the beginning, but for these packets of it."""
     lost = {3 + len(BEGIN) + place for place in places}
     return [p for i, p in enumerate(tape.packets) if i not in lost]
+
+
+@pytest.mark.parametrize(
+    ("confirms", "number"), [(None, 1), (commands.Basic.Ack(delivery_tag=9), None), (commands.Confirm.SelectOk(), None)]
+)
+def test_a_select_after_confirms_is_not_the_first(confirms: Any, number: int | None) -> None:
+    """The capture begins in the middle of a channel, which is in confirm mode or not."""
+    answer = [] if confirms is None else [(SERVER, method(confirms))]
+    tape = Tape(syn=False).play([(CLIENT, sent("one")), *answer, (CLIENT, SELECT), (CLIENT, sent("two"))])
+    assert publish_numbers(tape.packets) == {"one": None, "two": number}
+    assert unsure(tape.packets) == {"one", "two"}
 
 
 def test_publishes_after_a_gap_that_may_hold_others_have_no_number() -> None:

@@ -14,6 +14,7 @@ from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import CLIENT, HEADER, SERVER, SYN, Tape, Turn, handshake, method, opening, publish
 
 BEGIN = handshake() + opening(1)
+AMQP10 = b"AMQP\0\1\0\0"
 
 
 def connection(packets: list[Packet], ports: dict[int, str] | None = None) -> Row:
@@ -42,7 +43,7 @@ def test_content_tells_the_protocol_on_any_port(port: int) -> None:
         (b"AMQP\1\1\0\x09", "amqp-0-9-1"),
         (b"AMQP\1\1\x08\0", "amqp-0-9-1"),
         (b"AMQP\1\1\0\x0a", "amqp-0-10"),
-        (b"AMQP\0\1\0\0", "amqp-1.0"),
+        (AMQP10, "amqp-1.0"),
         (b"AMQP\3\1\0\0", "amqp-1.0"),
         (b"\x16\3\1\2\0\1\0\1\xfc\3\3", "tls"),
         (b"GET / HTTP/1.1\r\n\r\n", "unknown"),
@@ -107,6 +108,19 @@ def test_methods_rather_than_ports_show_who_is_the_client() -> None:
     assert connection(packets)["client_port"] == 5672
     assert connection(packets[3:])["client_port"] == 5672  # its header
     assert connection(packets[4:])["client_port"] == 5672  # connection.start
+
+
+@pytest.mark.parametrize(
+    ("header", "protocol", "frames"),
+    [(HEADER, "amqp-0-9-1", 1), (w010.HEADER, "amqp-0-10", 1), (AMQP10, "amqp-1.0", 0)],
+)
+def test_the_header_of_a_broker_whose_client_was_not_captured_tells_the_protocol(
+    header: bytes, protocol: str, frames: int
+) -> None:
+    """A broker that refuses a client says no more than its header."""
+    _, syn_ack, _, sent, _, fin, _ = Tape().play([(SERVER, header)]).end().packets
+    row = connection([syn_ack, sent, fin])
+    assert (row["protocol"], row["client_port"], row["frames"]) == (protocol, 40000, frames)
 
 
 # what is not read is reported

@@ -144,6 +144,19 @@ def test_what_other_options_began_is_refused(tmp_path: Path) -> None:
     assert comparable(written(Path(out))) == expected
 
 
+def test_bad_files_are_reported_as_by_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "captures").mkdir()
+    *_, last = files_of(tmp_path / "captures")
+    last.write_bytes(last.read_bytes()[:-5])
+    (tmp_path / "captures" / "text.pcap").write_text("hello")
+    printed = []
+    for how in ([], ["--follow", "--until-idle", "0"]):
+        assert main(["dissect", str(tmp_path / "captures"), "-o", str(tmp_path / "tables"), *how]) == 2
+        printed.append({line for line in capsys.readouterr().err.splitlines() if line.startswith("amqpscope: ")})
+    assert printed[0] == printed[1]
+    assert len(printed[0]) == 2
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -88,8 +88,9 @@ def in_memory(name: str, complete: bool = True) -> dict[str, Counter[str]]:
 SMALL = ("failed_handshakes", "lossy_link", "orders_aio_pika", "stream_chunks")
 
 
-@pytest.mark.parametrize("complete", [True, False])
-@pytest.mark.parametrize(("name", "span"), [("demo", SPAN), *product(SMALL, [SPAN, 1000, 30])])
+@pytest.mark.parametrize(
+    ("name", "complete", "span"), [("demo", True, SPAN), *product(SMALL, [True, False], [SPAN, 1000, 30])]
+)
 def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert statistics(dissected(name, complete), 20_000, complete, span) == in_memory(name, complete)

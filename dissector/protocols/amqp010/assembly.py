@@ -39,6 +39,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
 )
 from amqpscope.dissector.protocols.amqp010.state import (
     ABANDONED,
+    CONTROL_UNKNOWN,
     DESYNCHRONISED,
     INTERRUPTED,
     METHOD_UNKNOWN,
@@ -285,7 +286,8 @@ def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
     frames[Frame.CUT, i] = 1 if tracks[k, Track.CUT] > 0 else 0
     if method == -2:
         ids = be16(batch.data, tracks[k, Track.AT]) if tracks[k, Track.BYTES] >= IDS_BYTES else 0
-        assembly_fault(of, frames, i, METHOD_UNKNOWN, (ids >> 8) << 16 | ids & 0xFF)
+        code = CONTROL_UNKNOWN if tracks[k, Track.KIND] == CONTROL else METHOD_UNKNOWN
+        assembly_fault(of, frames, i, code, (ids >> 8) << 16 | ids & 0xFF)
     elif method >= 0 and batch.own.traits[method] & CARRIES_CONTENT != 0:
         put_message(of, k, frames[Frame.SIDE, i], i, True)
     end_track(of, k)

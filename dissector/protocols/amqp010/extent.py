@@ -16,8 +16,13 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     WHOLE,
 )
 from amqpscope.dissector.protocols.amqp010.state import Own
-from amqpscope.dissector.protocols.state import Parser, Walk
+from amqpscope.dissector.protocols.candidates import FRAMES_IN_A_ROW
+from amqpscope.dissector.protocols.state import Parser, Trial, Walk
 
+SIZE_BITS = 16
+"""Bits of a size in a head."""
+ALL = 1 << 16
+"""More frames than fit into what a search holds."""
 STRUCT_SIZE = 4
 """Bytes of the size of a struct in a header, of which the upper two are 0; no head begins like that."""
 
@@ -52,10 +57,10 @@ def segment_end(data: Array, p: int, end: int, kind: int, own: Own) -> int:
 def is_sound(data: Array, p: int, size: int, end: int, kind: int, own: Own) -> bool:
     """Return whether the segment at p may have this size; the bytes up to `end` are there.
 
-    Where it goes on after them and its fields do not, a head stands after these. Of one without ids nothing is known.
+    Where it goes on after them and its fields do not, or has no ids, a head stands after the fields.
     """
-    if p + size <= end:
-        return size < IDS_BYTES or segment_end(data, p, p + size, kind, own) == p + size
+    if size <= end - p and (size >= IDS_BYTES or kind == HEADER):
+        return segment_end(data, p, p + size, kind, own) == p + size
     q = segment_end(data, p, end, kind, own)
     return q < 0 or (q == end and kind == HEADER) or (q < end and not may_follow(data, q, end, own))
 
@@ -67,11 +72,58 @@ def may_follow(data: Array, p: int, end: int, own: Own) -> bool:
 
 
 @kernel
+def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
+    """Return whether a frame may end before p: a head follows, or what a bit of damage leaves of one."""
+    if p == end or next_frame(data, p, end, trial, own) >= 0:
+        return True
+    return (
+        end - p >= HEAD_BYTES and be16(data, p + 2) >= HEAD_BYTES and may_follow(data, p + be16(data, p + 2), end, own)
+    )
+
+
+@kernel
+def near_end(walk: Walk, p: int, size: int, end: int, enough: int, own: Own) -> int:
+    """Return where the payload at p ends if one bit of its size is wrong; -1: nowhere, -2: there are several places.
+
+    So many frames must follow each other there, or those up to `end`.
+    """
+    found = -1
+    for bit in range(SIZE_BITS):
+        q = p - HEAD_BYTES + ((size + HEAD_BYTES) ^ (1 << bit))
+        if p <= q <= end and are_frames(walk, q, end, enough, own):
+            found = q if found == -1 else -2
+    return found
+
+
+@kernel
+def are_frames(walk: Walk, p: int, end: int, enough: int, own: Own) -> bool:
+    """Return whether so many frames follow each other from p on, or those up to `end`; of ALL the last is whole."""
+    walk.trial[Trial.CHANNEL] = -1
+    count = 0
+    while p < end and count < enough:
+        size = next_frame(walk.data, p, end, walk.trial, own)
+        if size <= 0:
+            return size == 0 and enough < ALL and end - p >= HEAD_BYTES
+        p += size
+        count += 1
+    return True
+
+
+@kernel
 def natural_end(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
-    """Return where the payload at p of the current frame ends by its fields; see `natural.natural_end`."""
-    kind = walk.parsers[row, Parser.TYPE]
-    is_known = kind >= 0 and is_told(kind >> 16, (kind >> 8) & 0xFF)
-    return segment_end(walk.data, p, end, (kind >> 8) & 0xFF, own) if is_known else -1
+    """Return where the payload at p of the current frame ends by its fields; see `natural.natural_end`.
+
+    Where they do not tell, that is where it ends if one bit of its size is wrong, once it is refuted or never comes.
+    """
+    parsers = walk.parsers
+    head, size, claimed = parsers[row, Parser.TYPE], parsers[row, Parser.SIZE], parsers[row, Parser.CLAIMED]
+    if head < 0:
+        return -1
+    if is_told(head >> 16, head >> 8 & 0xFF):
+        return segment_end(walk.data, p, end, head >> 8 & 0xFF, own)
+    if claimed > 0 and p + size <= end:
+        return -1
+    return near_end(walk, p, size, end, FRAMES_IN_A_ROW if claimed < 0 else ALL, own)
 
 
 note_natural, look_for_end, end_by_fields = natural.laid_over(natural_end=natural_end, next_frame=next_frame)

@@ -13,6 +13,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
     CONTROL,
+    FLAGS,
     HEAD_BYTES,
     HEADER,
     HEADER_BYTES,
@@ -24,6 +25,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     OPENS,
     PROTOCOL_HEADER,
     TUNES,
+    VERSIONS,
     WHOLE,
 )
 from amqpscope.dissector.protocols.amqp010.lengths import (
@@ -34,13 +36,17 @@ from amqpscope.dissector.protocols.amqp010.lengths import (
 )
 from amqpscope.dissector.protocols.amqp010.state import (
     DESYNCHRONISED,
+    FLAGS_UNKNOWN,
     FOUND,
     HEAD_WRONG,
     HEADER_UNKNOWN,
     LOST,
     PASSED,
+    RESERVED_SET,
     SEALED,
     TOO_SHORT,
+    TRACK_WRONG,
+    VERSION_UNKNOWN,
     Frame,
     Own,
     Sender,
@@ -86,9 +92,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
     following = p + size
     if following > end or 0 < walk.parsers[row, Parser.MOST] < size:
         return 0
-    if extent.is_told(flags, kind) and not extent.is_sound(
-        data, p + HEAD_BYTES, size - HEAD_BYTES, following, kind, own
-    ):
+    if extent.is_told(flags, kind) and not extent.is_sound(data, p + HEAD_BYTES, size - HEAD_BYTES, end, kind, own):
         return 0
     if following + HEAD_BYTES <= end and wrong_byte(data, following) >= 0:
         return 0
@@ -216,20 +220,31 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
     if is_doubtful(walk, chunks, i, row, own):
         lose_after_head(walk, row, extent.may_be_body(i64(head[p]), i64(head[p + 1])))
         doubt(walk, chunks, i, row, HEAD_BYTES)
-        extent.look_for_end(walk, chunks, i, row, own)
+        parsers[row, Parser.NATURAL] = 0
+        if extent.is_told(i64(head[p]), i64(head[p + 1])):
+            extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
 def head_fault(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, wrong: int) -> None:
     """Report a head of which this byte is wrong, or what it is the beginning of."""
     other = other_protocol(be32(head, p))
-    code, value = HEAD_WRONG, wrong << 16 | i64(head[p + wrong])
+    flags, kind = i64(head[p]), i64(head[p + 1])
+    code, value = HEAD_WRONG, flags << 16 | kind
     if other >= 0:
         code, value = other, be32(head, p)
+    elif flags >= VERSIONS:
+        code, value = VERSION_UNKNOWN, flags // VERSIONS
+    elif flags >= FLAGS:
+        code, value = FLAGS_UNKNOWN, flags
     elif wrong == 1:
-        code, value = TYPE_UNKNOWN, i64(head[p + 1])
+        code, value = TYPE_UNKNOWN, kind
     elif wrong == 2:
         code, value = TOO_SHORT, be16(head, p + 2)
+    elif wrong in (4, 5):
+        code, value = TRACK_WRONG, be16(head, p + 4)
+    elif wrong == 8:
+        code, value = RESERVED_SET, be32(head, p + 8)
     frame_fault(walk, chunks, i, row, code, value)
 
 
@@ -322,6 +337,7 @@ walk_chunks = laid_over(
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
         "next_frame": boundary.next_frame,
+        "may_end": extent.may_end,
         "HIDES_NONE": HEAD_BYTES,
     },
     OVERHEAD=HEAD_BYTES,

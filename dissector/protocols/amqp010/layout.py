@@ -16,7 +16,9 @@ FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 8, 4, 2, 1
 BEGINS = FIRST_SEGMENT | FIRST_FRAME
 WHOLE = FIRST_FRAME | LAST_FRAME
 FLAGS = 16
-"""Flags are below this; the bits above are reserved."""
+"""Flags are below this; the two bits above are reserved."""
+VERSIONS = 64
+"""The highest two bits of the byte with the flags are the version of the frame format, which is 0."""
 IDS_BYTES = 2
 """Class and code of a control or command, before its arguments."""
 IDS = 1 << 16

@@ -6,13 +6,15 @@ where no head follows, and frames begin in what it spans.
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.amqp010.boundary import may_begin, may_begin_head, next_frame, wrong_byte
+from amqpscope.dissector.protocols.amqp010.boundary import may_begin_head
 from amqpscope.dissector.protocols.amqp010.extent import (
     is_sound,
     is_told,
     may_be_body,
+    may_end,
     may_follow,
     natural_end,
+    near_end,
     note_natural,
 )
 from amqpscope.dissector.protocols.amqp010.layout import (
@@ -26,6 +28,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     LAST_FRAME,
 )
 from amqpscope.dissector.protocols.amqp010.state import Own, Sender
+from amqpscope.dissector.protocols.candidates import FRAMES_IN_A_ROW
 from amqpscope.dissector.protocols.doubt import doubt, is_above, rewind
 from amqpscope.dissector.protocols.natural import payload_at
 from amqpscope.dissector.protocols.payloads import put_together
@@ -46,8 +49,8 @@ def expected_rest(walk: Walk, row: int, channel: int, own: Own) -> int:
 def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> bool:
     """Return whether the size in the current head is above what was agreed upon, rare, or contradicted.
 
-    Its fields contradict it, or what is known of its body; where they do not tell, frames that begin in it, if none
-    follows.
+    It is by its fields, or by what is known of its body; where neither tells, if no frame follows, but would with one
+    bit of it changed.
     """
     parsers = walk.parsers
     size, flags, kind = (
@@ -60,11 +63,14 @@ def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> bool:
         return True
     if is_told(flags, kind):
         return not is_sound(walk.data, p, size, end, kind, own)
-    if not may_be_body(flags, kind):
-        follows = p + size + HEAD_BYTES > end or wrong_byte(walk.data, p + size) < 0
-        return not follows and begins_within(walk, p, p + size, end, own)
-    rest = expected_rest(walk, row, parsers[row, Parser.CHANNEL], own)
-    return bool(0 < rest < size or (size < rest and flags & LAST_FRAME != 0))
+    rest = expected_rest(walk, row, parsers[row, Parser.CHANNEL], own) if kind == BODY else 0
+    if rest > 0:
+        return bool(size > rest or (size < rest and flags & LAST_FRAME != 0))
+    walk.trial[Trial.CHANNEL] = -1
+    walk.trial[Trial.SENDER] = BY_CLIENT | BY_SERVER
+    if p + size <= end and may_end(walk.data, p + size, end, walk.trial, own):
+        return False
+    return near_end(walk, p, size, end, FRAMES_IN_A_ROW, own) != -1
 
 
 @kernel
@@ -81,7 +87,7 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     """Return whether the frame whose payload is over before byte `at` of the chunk may end there; see `walking`.
 
     Its fields must end there as well. If only a part of it is there, they do not if they end in it and a head follows.
-    Where they do not tell, a head follows, or no frames begin in it.
+    Where they do not tell, a head follows, or none would with one bit of its size changed.
     """
     parsers = walk.parsers
     size, there, kind = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED], parsers[row, Parser.TYPE]
@@ -93,7 +99,9 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     if not is_told(kind >> 16, kind >> 8 & 0xFF):
         offset, left = chunks[Chunk.OFFSET, i], chunks[Chunk.LENGTH, i] - at
         follows = offset < 0 or left <= 0 or may_begin_head(walk.data, offset + at, offset + at + left)
-        is_wrong = not follows and there == size <= LONG and begins_within(walk, p, p + size, p + size, own)
+        is_wrong = (
+            not follows and there == size <= LONG and near_end(walk, p, size, p + size, FRAMES_IN_A_ROW, own) != -1
+        )
     elif there == size:
         is_wrong = not is_sound(walk.data, p, size, p + size, kind >> 8 & 0xFF, own)
     else:
@@ -103,17 +111,4 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
         return True
     doubt(walk, chunks, i, row, HEAD_BYTES)
     note_natural(walk, row, p, p + there, own)
-    return False
-
-
-@kernel
-def begins_within(walk: Walk, p: int, last: int, end: int, own: Own) -> bool:
-    """Return whether a whole frame, and another after it, begins between p and `last`; there are bytes up to `end`."""
-    for q in range(p, last - HEAD_BYTES + 1):
-        if may_begin(walk.data, q):
-            walk.trial[Trial.CHANNEL] = -1
-            walk.trial[Trial.SENDER] = BY_CLIENT | BY_SERVER
-            size = next_frame(walk.data, q, end, walk.trial, own)
-            if size > 0 and q + size < end and next_frame(walk.data, q + size, end, walk.trial, own) >= 0:
-                return True
     return False

@@ -27,16 +27,22 @@ UNFINISHED = 2
 FAULTS = (
     *state.FAULTS,
     "header-unknown",  # value: the first four bytes
-    "frame-head-wrong",  # value: place of the byte << 16 | the byte
+    "frame-version-unknown",  # value: the version
+    "frame-flags-unknown",  # value: the flags
+    "frame-head-wrong",  # value: flags << 16 | type
     "frame-too-short",  # value: announced size
+    "frame-track-wrong",  # value: the track, with the reserved bits before it
+    "frame-reserved-set",  # value: the reserved bytes
     "sasl-encrypted",  # value: bytes of the first sealed block
     "method-unknown",  # value: class << 16 | code
+    "control-unknown",  # the same
     "content-interrupted",  # value: frame_no of the first frame
     "content-unexpected",  # value: type of the segment
     "content-abandoned",  # value: frame_no of the first frame
 )
 (
-    HEADER_UNKNOWN, HEAD_WRONG, TOO_SHORT, SEALED, METHOD_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED,
+    HEADER_UNKNOWN, VERSION_UNKNOWN, FLAGS_UNKNOWN, HEAD_WRONG, TOO_SHORT, TRACK_WRONG, RESERVED_SET, SEALED,
+    METHOD_UNKNOWN, CONTROL_UNKNOWN, INTERRUPTED, UNEXPECTED, ABANDONED,
 ) = range(len(state.FAULTS), len(FAULTS))  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from amqpscope.dissector.protocols.amqp091.content import (
 )
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
+    CONFIRMS,
     CONNECTION,
     CONSUME,
     CONSUME_OK,
@@ -192,9 +193,13 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
         channels[row, Channel.UNSURE] = KNOWN
         channels[row, Channel.OUT_OF_STEP] = 0
     elif role == SELECT:
-        if channels[row, Channel.EPOCH] == 0 and of.usage[frames[Frame.SLOT, i], Usage.GAPPED] == 0:
-            channels[row, Channel.UNSURE] = KNOWN  # the opening was before the capture; this is the first select
+        begun_before = channels[row, Channel.EPOCH] == 0 and of.usage[frames[Frame.SLOT, i], Usage.GAPPED] == 0
+        if begun_before and channels[row, Channel.CONFIRM] == 0:
+            channels[row, Channel.UNSURE] = KNOWN  # nothing shows that there was another select
         channels[row, Channel.CONFIRM] = 1
+    elif role == CONFIRMS:
+        if server and channels[row, Channel.EPOCH] == 0:
+            channels[row, Channel.CONFIRM] = 1
     elif role in (PUBLISH, DELIVER, GET_OK, RETURN):
         begin_content(of, frames, i, row, k, role, acknowledgement(of, row, role, batch.tags[i]))
     elif role == CONNECTION:

@@ -63,8 +63,8 @@ def trait_table(protocol: Protocol) -> Ints:
 # What a method means for content and channel state.
 (
     PLAIN, PUBLISH, DELIVER, GET_OK, RETURN,  # the last four carry content
-    OPEN, SELECT, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION,
-) = range(13)  # fmt: skip
+    OPEN, SELECT, CONFIRMS, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION,
+) = range(14)  # fmt: skip
 ROLES = {
     "basic.publish": PUBLISH,
     "basic.deliver": DELIVER,
@@ -73,6 +73,9 @@ ROLES = {
     "channel.open": OPEN,
     "session.open": OPEN,  # of the draft of 2007
     "confirm.select": SELECT,
+    "confirm.select-ok": CONFIRMS,
+    "basic.ack": CONFIRMS,
+    "basic.nack": CONFIRMS,
     "basic.consume": CONSUME,
     "basic.consume-ok": CONSUME_OK,
     "basic.cancel": CANCEL,

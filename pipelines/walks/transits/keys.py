@@ -37,6 +37,7 @@ KEYED = pa.schema(
         pa.field("ts_ns", pa.int64(), nullable=False),
         pa.field("is_delivery", pa.bool_(), nullable=False),
         pa.field("unfinished", pa.bool_(), nullable=False),
+        pa.field("correlated", pa.bool_(), nullable=False),
         pa.field("connection_id", pa.int64()),
         pa.field("frame_no", pa.int64()),
         pa.field("packet", pa.int64()),
@@ -45,7 +46,8 @@ KEYED = pa.schema(
         pa.field("routing_key", pa.string()),
     ]
 )
-"""Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null."""
+"""Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
+`correlated`: there is a correlation id."""
 DELIVERIES = ("deliver", "get")
 """Kinds of messages that are deliveries."""
 ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
@@ -83,7 +85,8 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
             messages["ts_ns"].fill_null(NO_TIME),
             is_delivery,
             messages["unfinished"].fill_null(False),
-            *(messages[name] for name in KEYED.names[7:]),
+            pc.fill_null(pc.not_equal(messages["correlation_id"].cast(pa.string()), ""), False),
+            *(messages[name] for name in KEYED.names[8:]),
         ],
         schema=KEYED,
     )

@@ -12,7 +12,8 @@ stores its latest publish and the time of the one before:
     known         in the window       out of the window   came from the latest publish
     known         in the window       in the window       asks the next kind
 
-A delivery is ambiguous if no kind is left.
+A delivery is ambiguous if no kind is left; and if only its content is that of a publish, while an equal one may have
+been lost in the window (`lost`). A correlation id makes contents differ enough.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, u64, worthwhile
 from amqpscope.dissector.kernels.words import MASK
 from amqpscope.pipelines.walks.store import declare, pack, unpack
-from amqpscope.pipelines.walks.transits.keys import COLUMNS, KINDS, NO_TIME, TRACE, keyed, ordered
+from amqpscope.pipelines.walks.transits.keys import COLUMNS, CONTENT, KINDS, NO_TIME, TRACE, keyed, ordered
+from amqpscope.pipelines.walks.transits.lost import Lost, places
 from amqpscope.pipelines.walks.walk import Rows, conform, known
 
 HOUR_NS = 3_600_000_000_000
@@ -100,6 +102,7 @@ class State(NamedTuple):
 
 ROW, SLOT, MATCH, STATE = declare(Row), declare(Slot), declare(Match), declare(State)
 _PUBLISH = len(MATCH) - MATCH.TS
+_NO_MATCH = [KINDS] + [-1] * _PUBLISH
 _SLOTS = 1024
 
 
@@ -131,13 +134,16 @@ class Transits:
 
     tables = ("transits",)
 
-    def __init__(self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False) -> None:
+    def __init__(
+        self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False, lost: Lost | None = None
+    ) -> None:
         """Create the walk.
 
         Args:
             window_ns: how far before a delivery to look for its publish (ns).
             limit: sub-keys of a key.
             compiled: whether to run compiled.
+            lost: where publishes may be missing; None for nowhere.
 
         Raises:
             ValueError: the window is negative, or the limit is not positive.
@@ -145,6 +151,7 @@ class Transits:
         if window_ns < 0 or limit < 1:
             raise ValueError("the window and the limit must be positive")
         self.compiled = compiled
+        self.lost = lost
         self.state = np.zeros(len(STATE), np.int64)
         self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
         self.state[STATE.LIMIT] = limit
@@ -172,7 +179,9 @@ class Transits:
         at = 0
         while (at := call(match, self.compiled, matrix, at, self.slots, self.state, matches)) < len(matrix):
             self._make_room(int(matrix[at, ROW.TS]))
-        yield "transits", self._rows(rows.filter(is_delivery), matches)
+        deliveries = rows.filter(is_delivery)
+        self._doubt(deliveries, matches)
+        yield "transits", self._rows(deliveries, matches)
 
     def finish(self) -> Iterator[Rows]:
         """End the last group, and reset the walk except for `overflowed`. No row is outstanding."""
@@ -239,6 +248,16 @@ class Transits:
             encoded = encoded.combine_chunks()
         found = [self.captures.setdefault(name, len(self.captures)) for name in encoded.dictionary.to_pylist()]
         return pa.chunked_array([pa.array(found, pa.int64()).take(encoded.indices)])
+
+    def _doubt(self, deliveries: pa.Table, matches: Any) -> None:
+        """Remove matches by content where an equal publish may have been lost."""
+        by_content = (matches[:, MATCH.KIND] == CONTENT) & ~deliveries["correlated"].to_numpy()
+        if not self.lost or not by_content.any():
+            return
+        rows = deliveries.filter(pa.array(by_content))
+        until = rows["ts_ns"].to_numpy()
+        since = until - self.state[STATE.WINDOW]
+        matches[np.flatnonzero(by_content)[self.lost.may_lack(places(rows, self.compiled), since, until)]] = _NO_MATCH
 
     def _rows(self, deliveries: pa.Table, matches: Any) -> pa.Table:
         found = matches[:, MATCH.KIND] < KINDS

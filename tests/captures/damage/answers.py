@@ -30,9 +30,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amqpscope.pipelines.here import analyze_folder
+from amqpscope.pipelines.statistics import HOUR_NS
 from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
 from tests.captures.damage.recordings import Recording, recordings
 from tests.captures.damage.ways import ALWAYS_THE_SAME, FLIPPED, HARMFUL, HARMLESS
@@ -41,6 +43,8 @@ from tests.dissector.runs import Row, rows
 
 Key = tuple[Any, ...]
 WHOLE = "whole"
+APART_NS = 2 * HOUR_NS
+"""Time between runs: what one lacks is in no window of another one's deliveries."""
 CENSORED = ("capture-end", "gap", "evicted")
 KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
 
@@ -169,11 +173,12 @@ def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: int) -> Iter
 def own(
     tables: dict[str, pa.Table], packets: list[Packet], number: int, ids: dict[int, int]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """The tables of a run with a capture, with connections, and with messages, that no other run has."""
+    """The tables of a run with a capture, connections, messages and streams, and at a time, that no other run has."""
     changed = {
         "connection_id": ids.get,
         "message_id": lambda text: text and f"{number}-{text}",
         "trace_id": lambda text: text and f"{number}-{text}",
+        "stream": lambda text: text and f"{number}-{text}",
         "capture": lambda path: path and f"{number}.pcap",
         "body_hash": lambda value: None if value is None else value ^ number,
     }
@@ -188,6 +193,10 @@ def own(
             if column.name in changed:
                 values = [changed[column.name](value) for value in table[column.name].to_pylist()]
                 mine = mine.set_column(at, column, pa.array(values, column.type))
+            elif column.name.endswith("ts_ns"):
+                mine = mine.set_column(at, column, pc.add(table[column.name], number * APART_NS))
+            elif column.name == "chunk_timestamp":
+                mine = mine.set_column(at, column, pc.add(table[column.name], number * APART_NS // 1_000_000))
         yield name, mine
 
 
@@ -199,11 +208,11 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
         folder: empty; for tables and statistics.
     """
     parts: dict[str, list[pa.Table]] = defaultdict(list)
-    owners: dict[int, tuple[Run, int]] = {}
+    owners: dict[int, tuple[int, Run, int]] = {}
     for number, run in enumerate(runs, 1):
         mine = sorted(set(run.tables["connections"]["connection_id"].to_pylist()))
         ids = {identity: 1_000_000 * number + k for k, identity in enumerate(mine)}
-        owners |= {ids[identity]: (run, identity) for identity in mine}
+        owners |= {ids[identity]: (number, run, identity) for identity in mine}
         for name, table in own(run.tables, run.packets, number, ids):
             parts[name].append(table)
         run.tables = {}
@@ -216,8 +225,9 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
         result[name] = []
         columns = ("publish_connection_id", "deliver_connection_id") if name == "transits" else ("connection_id",)
         for row in pq.read_table(folder / "statistics" / name).to_pylist():
-            run = owners[row[columns[-1]]][0]
-            row |= {column: row[column] and owners[row[column]][1] for column in columns}
+            number, run, _ = owners[row[columns[-1]]]
+            row |= {column: row[column] and owners[row[column]][2] for column in columns}
+            row |= {name: value and value - number * APART_NS for name, value in row.items() if name.endswith("ts_ns")}
             result[name].append((run, row))
     return result
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -35,6 +37,7 @@ LONG = {
     "properties", "mechanisms", "publishing_ids", "streams", "brokers", "reply_to", "value", "commands", "transfers",
 }  # fmt: skip
 """Tables, lists and structs: of one that is cut there are the entries before the gap."""
+BEGIN = attrgetter("begin")
 Direction = tuple[int, tuple[bytes, int, int]]
 """Which connection of its addresses and ports, and these, the sender's first."""
 
@@ -292,9 +295,9 @@ class Beginnings:
     def __init__(self, sent: Sent, damaged: list[Packet]) -> None:
         self._sent, self._damaged = sent, damaged
         self.visible = Visible(sent, damaged)
-        self._frames: dict[Direction, dict[int, list[Frame]]] = defaultdict(lambda: defaultdict(list))
-        for frame in sent.frames:
-            self._frames[frame.direction][frame.begin].append(frame)
+        self._frames: dict[Direction, list[Frame]] = defaultdict(list)
+        for frame in sorted(sent.frames, key=BEGIN):
+            self._frames[frame.direction].append(frame)
         self._unplaced: dict[int, list[Row]] = defaultdict(list)
         for row in sent.unplaced:
             self._unplaced[row["first_packet"]].append(row)
@@ -305,8 +308,8 @@ class Beginnings:
         if extent is None:
             return []
         frames = self._frames[extent.direction]
-        places = range(extent.begin, extent.begin + extent.size)
-        return sorted((frame for begin in places for frame in frames.get(begin, ())), key=self.visible.damaged)
+        first, end = (bisect_left(frames, place, key=BEGIN) for place in (extent.begin, extent.begin + extent.size))
+        return sorted(frames[first:end], key=self.visible.damaged)
 
     def unplaced(self, row: Row) -> list[Row]:
         """The other ones."""

@@ -22,17 +22,22 @@ from tests.oracles import needs
 
 SHARED = Path(os.environ.get("AMQPSCOPE_CAPTURES", Path(__file__).parents[4] / "shared/captures")) / "qpid-0-10"
 CAPTURES = {path.stem.removeprefix("qpid_"): path for path in [*SHARED.glob("*.pcap"), *FOLDER.glob("qpid_*.pcap")]}
-MALFORMED = Counter({
-    "frame-head-wrong": 4,  # its version, a reserved flag, reserved bytes before the track and behind the channel
-    "method-unknown": 2,  # a control and a command that do not exist
-    "field-overrun": 2,  # a control without flags, a command without the field that they announce
-    "frame-too-short": 1,
-    "frame-type-unknown": 1,
-    "bytes-skipped": 5,  # of those with a wrong head that says where they end
-    "content-unexpected": 1,  # a header without a command
-})  # fmt: skip
+MALFORMED = {
+    "frame-too-short": "a frame of 6 bytes is announced",
+    "frame-version-unknown": "version 1 of the frame format",
+    "frame-flags-unknown": "flags 0x1f",
+    "frame-type-unknown": "frame type 9",
+    "control-unknown": "class id 99, control id 99",
+    "frame-track-wrong": "track 256",
+    "frame-reserved-set": "0xdeadbeef instead of zeros",
+    "method-unknown": "class id 4, method id 99",
+    "content-unexpected": "frame type 2, but no content is expected",
+    "field-overrun": "in queue.declare",
+}
+"""What is wrong with each frame that was malformed on purpose, and how it is said."""
 ANOMALIES = {
-    "framing_errors": MALFORMED,
+    # five of the heads say where the next frame begins; the first connection sends a control without flags
+    "framing_errors": Counter([*MALFORMED, "field-overrun", *["bytes-skipped"] * 5]),
     "versions": Counter({"version-mismatch": 6, "stream-unrecognised": 1}),  # the seventh is HTTP
     "large": Counter({"clock-step": 1}),
 }
@@ -119,6 +124,13 @@ def test_peers_that_do_all_that_the_protocol_has() -> None:
     assert Counter(outcomes)["redirected"] == 1
 
 
+def test_each_malformed_frame_is_an_anomaly_of_its_own_kind() -> None:
+    found = rows(tables("framing_errors")["anomalies"])
+    assert MALFORMED.items() <= {(row["code"], row["detail"]) for row in found}
+    where = [row["connection_id"] for row in found if (row["code"], row["detail"]) in MALFORMED.items()]
+    assert len(set(where)) == len(where) == 10
+
+
 def test_a_malformed_frame_does_not_hide_how_the_connection_ended() -> None:
     """Qpid's broker ends TCP without a word after each, but after one that it can answer."""
     found = Counter(row["ending"] for row in handshakes(str(CAPTURES["framing_errors"])))
@@ -146,6 +158,7 @@ def test_lines_of_text_name_operations_and_numbers(capsys: pytest.CaptureFixture
     assert any(" 1.1 header 429 bytes" in line for line in lines)
     assert any(" 1.1 command 18 bytes" in line for line in lines)
     assert any("reply_code=200 (normal)" in line for line in lines)
+    assert any(" session.detached " in line and line.endswith(" code=0 (normal)") for line in lines)
 
 
 def test_frames_are_listed_in_the_order_of_packets(capsys: pytest.CaptureFixture[str]) -> None:

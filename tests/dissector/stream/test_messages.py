@@ -6,6 +6,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -520,22 +521,32 @@ def test_records_of_sub_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(found["messages"]) == 3
 
 
+PORTS = (5551, 5552)
+
+
+@cache
+def alone(port: int, frames: tuple[tuple[bool, bytes], ...]) -> dict[str, list[Row]]:
+    """The rows of a connection that is captured alone, in long segments."""
+    wire = Wire(port=port)
+    for side, data in frames:
+        wire.send(side, data, 1 << 15)
+    return dissect(wire.packets)
+
+
 @given(most=st.integers(40, 1_400), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]))
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_opened_depends_on_the_stream_alone(most: int, batch_bytes: int, tmp_path: Path) -> None:
     """Not on segments, batches, other connections, or the dissectors that the state passes through."""
     entry = w.sub_batch(CODINGS[1], 4, 1, len(PLAIN))
     counts = (5, 1, 60, 2, 70, 1, 9, 1, 1, 30)
-    frames = [*w.hello(), DECLARE, *((True, w.publish(3, [(k, entry) for k in range(n)])) for n in counts)]
+    frames = (*w.hello(), DECLARE, *((True, w.publish(3, [(k, entry) for k in range(n)])) for n in counts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "STRETCH", 1_500)
         patch.setattr(limits, "UNPACKED_PER_STREAM", 5 * (len(PLAIN) + 4 * limits.RECORD))
         for module in ("frames", "messages"):
             patch.setattr(f"amqpscope.dissector.protocols.stream.{module}.PART", 2_000)
-        alone, both = ([Wire(port=port) for port in (5551, 5552)] for _ in range(2))
+        both = [Wire(port=port) for port in PORTS]
         for side, data in frames:
-            for wire in alone:
-                wire.send(side, data, 1 << 15)
             for wire in both:
                 wire.send(side, data, most)
         path = tmp_path / "memory.pcap"
@@ -544,8 +555,8 @@ def test_what_is_opened_depends_on_the_stream_alone(most: int, batch_bytes: int,
         )
         reading = Relay(find([str(path)]), Options(), compiled=False, batch_bytes=batch_bytes)
         found = {name: rows(table) for name, table in tables(reading).items()}
-        for wire in alone:
-            expected = dissect(wire.packets)
+        for port in PORTS:
+            expected = alone(port, frames)
             (connection,) = expected["connections"]
             mine = {
                 name: [row for row in of if row.get("connection_id") == connection["connection_id"]]

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,18 @@ from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
+from tests.dissector import runs
 from tests.dissector.builders import Packet, enhanced, interface, pcap, secrets, section
 from tests.dissector.comparing import TIMED, exact
-from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows, tables
+from tests.dissector.runs import FOLDER, Row, rows, tables
 from tests.dissector.stream import wire
 from tests.dissector.tls.sessions import AGREED, SESSION, in_clear, inside, records
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, cut, publish
 
 BATCHES = (1, 64, 1000, 1 << 20)
+pytestmark = pytest.mark.compiled
+dissect, dissect_packets = partial(runs.dissect, compiled=True), partial(runs.dissect_packets, compiled=True)
 
 
 def in_tls(version: str, suites: str, port: int = 5671) -> tuple[Tape, Options]:
@@ -89,13 +93,12 @@ def test_streams_in_tls() -> None:
     assert found["connections"].select(AGREED).to_pylist() == expected["connections"].select(AGREED).to_pylist()
 
 
-@pytest.mark.compiled
 @pytest.mark.parametrize(
     "name", ["tls_sessions.pcap", "tls_sessions_13.pcap", "tls_failures.pcap", "tls_secrets.pcapng"]
 )
 def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None:
     expected = exact(dissect(FOLDER / name))
-    for compiled, batch_bytes in ((False, 64), (False, 3000), (True, 10_000)):
+    for compiled, batch_bytes in ((False, 64), (False, 3000), (True, 1000)):
         assert exact(dissect(FOLDER / name, compiled=compiled, batch_bytes=batch_bytes)) == expected
 
 

@@ -13,11 +13,11 @@ from amqpscope import dissector
 from amqpscope.pipelines.engine import batches
 from amqpscope.pipelines.walks.walk import Collected, Walk
 from tests.pipelines.scenario import arrow_table
+from tests.pipelines.walks.properties import SIZES, manners
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 RECORDED = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream", "stream_super")
 TABLES = ("connections", "anomalies", "stream_frames", "messages")
-SIZES = (1, 3, 50)
 Row = dict[str, Any]
 Tables = Mapping[str, pa.Table]
 
@@ -126,7 +126,7 @@ def rows_of(parts: Mapping[str, Sequence[pa.Table]], name: str) -> list[Row]:
 
 
 def same_in_every_manner(tables: Tables, make: Callable[[], Walk], sizes: Sequence[int] = SIZES) -> None:
-    """Any size of batches, and state that moves, gives the same rows; so does each connection alone."""
+    """Any size of batches, and state that moves (see `manners`), gives the same rows; so does each connection alone."""
 
     def sorted_rows(parts: Mapping[str, Sequence[pa.Table]]) -> dict[str, list[str]]:
         return {name: sorted(map(repr, rows_of(parts, name))) for name in sorted(parts)}
@@ -134,9 +134,8 @@ def same_in_every_manner(tables: Tables, make: Callable[[], Walk], sizes: Sequen
     whole = walk(tables, make)
     expected = sorted_rows(whole)
     assert expected
-    for size in sizes:
-        for moved in (False, True):
-            assert sorted_rows(walk(tables, make, size, moved=moved)) == expected, (size, moved)
+    for size, moved in manners(sizes):
+        assert sorted_rows(walk(tables, make, size, moved=moved)) == expected, (size, moved)
     one_by_one: dict[str, list[str]] = {}
     ids = {row for table in tables.values() for row in table["connection_id"].to_pylist()}
     for number in ids:

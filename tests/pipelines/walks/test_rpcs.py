@@ -441,7 +441,7 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
     for (losing, sides), share in zip(LOSSES, AT_LEAST[at_once], strict=True):
-        connections = [made_connection(seed, at_once, kinds) for seed in range(60)]
+        connections = [made_connection(seed, at_once, kinds) for seed in range(40)]
         captured = [each.captured(losing, sides=sides) for each in connections]
         rows = by_connection(walked(arrow(captured), [Rpcs()])["rpcs"], "request_frame_no")
         right, lacking, wrong = map(
