@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.parallel.flows import choose, pack
 from amqpscope.dissector.protocols.amqp010 import boundary as boundary010
-from amqpscope.dissector.protocols.amqp091.boundary import frame_follows
+from amqpscope.dissector.protocols.amqp091 import boundary as boundary091
 from amqpscope.dissector.protocols.amqp091.content import evict_contents
 from amqpscope.dissector.protocols.amqp091.state import Channels
 from amqpscope.dissector.protocols.amqp10.section_walk import write_forms
@@ -37,8 +37,8 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (rebuild, (Flows,)),
     (remember_all, (INTS, Flows)),
     (drop_chain, (Walk, 0)),
-    (frame_follows, (BYTES, 0, 0, 0, INTS)),
-    (boundary010.plausible, (BYTES, 0, 0, INTS)),
+    (boundary091.KERNELS.frame_follows, (BYTES, 0, 0, 0, INTS)),
+    (boundary010.KERNELS.frame_follows, (BYTES, 0, 0, 0, INTS)),
     (evict_contents, (Channels, ROWS, 0)),
     (entry_bytes, (BYTES, 0, 0, 0, 0)),
     (read_mixed, (BYTES, INTS, INTS, INTS, ROWS, INTS, INTS)),

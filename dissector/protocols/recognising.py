@@ -1,9 +1,11 @@
 """How a protocol is recognised in the middle of connections: by frames that follow each other.
 
-The kernels `plausible` and `may_begin` are templates, as is HEAD_BYTES: a protocol lays its own under their names.
+The kernels `plausible`, `may_begin` and `may_be_long` are templates, as are the constants: a protocol lays its own
+under their names (`laid_over`).
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from amqpscope.dissector.protocols.state import Trial
 
 HEAD_BYTES = 0
 """Fewest bytes of a frame that show whether it may be one."""
+USUAL = 0
+"""Largest frame in bytes that peers agree upon by default."""
 
 
 @kernel
@@ -23,6 +27,12 @@ def plausible(data: Array, p: int, end: int, known: Array) -> int:
     The complement of its size where it is as good as two.
     """
     raise NotImplementedError
+
+
+@kernel
+def may_be_long(data: Array, p: int) -> bool:
+    """Return whether what may begin at p is a frame of the kind that is longer than segments."""
+    return False
 
 
 @kernel
@@ -58,6 +68,67 @@ def looks_like_frames(data: Array, start: int, end: int, known: Array) -> int:
         if count >= 2 or (count == 1 and (p == start or q == end)):
             return p
     return -1
+
+
+@kernel
+def frame_follows(data: Array, start: int, p: int, end: int, known: Array) -> bool:
+    """Return whether one frame may end and another begin at p, in bytes that begin at `start`. Its head is there."""
+    return (p == start or may_begin(data, p)) and plausible(data, p, end, known) >= 0
+
+
+@kernel
+def long_frame(data: Array, start: int, end: int, known: Array) -> int:
+    """Return where a frame ends that seems to begin in these bytes and is longer; -1: none does."""
+    for p in range(start, end - HEAD_BYTES + 1):
+        if may_be_long(data, p) and (p == start or may_begin(data, p)):
+            size = plausible(data, p, end, known)
+            if end - p < size <= USUAL:
+                return p + size
+    return -1
+
+
+class Kernels(NamedTuple):
+    """The kernels above with a protocol's own in them."""
+
+    looks_like_frames: Callable[..., int]
+    frame_follows: Callable[..., bool]
+    long_frame: Callable[..., int]
+
+
+def laid_over(**own: Any) -> Kernels:
+    """Return the kernels for a protocol, with its kernels and constants."""
+    return Kernels(
+        specialize(looks_like_frames, **own), specialize(frame_follows, **own), specialize(long_frame, **own)
+    )
+
+
+class LongFramesRecogniser:
+    """Recognises a protocol by frames that follow each other, also where they are longer than segments.
+
+    Args:
+        compiled: run kernels compiled.
+        kernels: as `laid_over` returns them.
+        known: what they need of the protocol.
+        head_bytes: bytes of a frame's head.
+    """
+
+    def __init__(self, compiled: bool, kernels: Kernels, known: Array, head_bytes: int) -> None:
+        self.compiled = compiled
+        self.kernels = kernels
+        self.known = known
+        self.head_bytes = head_bytes
+
+    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
+        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
+        if call(self.kernels.looks_like_frames, self.compiled, data, begin, end, self.known) >= 0:
+            return True, -1
+        at = due - position + begin if due >= 0 else -1
+        if at > end - self.head_bytes:
+            return False, due
+        if at >= begin and call(self.kernels.frame_follows, self.compiled, data, begin, at, end, self.known):
+            return True, -1
+        after = call(self.kernels.long_frame, self.compiled, data, begin, end, self.known)
+        return False, position + after - begin if after >= 0 else -1
 
 
 @kernel

@@ -4,9 +4,9 @@ Nothing marks where a frame ends, but half of its head's bits are given: reserve
 the type, and so do two of the flags. Frames of one track go on where the last one left off.
 """
 
-from amqpscope.dissector.kernels.arrays import Array, Bytes
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
-from amqpscope.dissector.kernels.kernel import call, i64, kernel, specialize
+from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.protocols import recognising
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
@@ -21,6 +21,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
     HEAD_BYTES,
     HEADER,
     IDS,
+    LARGEST,
     LAST_FRAME,
     LAST_SEGMENT,
     NAME,
@@ -168,36 +169,17 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Return where the frame of a body or header seems to begin that ends after these bytes, or -1."""
-    for p in range(start, end - HEAD_BYTES + 1):
-        if may_begin(data, p) and i64(data[p + 1]) in (HEADER, BODY) and plausible(data, p, end, methods) > end - p:
-            return p
-    return -1
+def may_be_long(data: Array, p: int) -> bool:
+    """Return whether what may begin at p is a header or a body."""
+    return i64(data[p + 1]) in (HEADER, BODY)
 
 
-looks_like_frames = specialize(
-    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+KERNELS = recognising.laid_over(
+    HEAD_BYTES=HEAD_BYTES, USUAL=LARGEST, may_begin=may_begin, plausible=plausible, may_be_long=may_be_long
 )
 
 
-class Amqp010Recogniser:
-    """Sees AMQP 0-10 in the middle of connections, also where its frames are longer than segments."""
-
-    def __init__(self, context: Context) -> None:
-        self.compiled = context.compiled
-        self.methods = method_table(context.specification(NAME))
-
-    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
-        if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
-            return True, -1
-        at = due - position + begin if due >= 0 else -1
-        if at > end - HEAD_BYTES:
-            return False, due
-        if at >= begin and call(plausible, self.compiled, data, at, end, self.methods) >= 0:
-            return True, -1
-        first = call(long_frame, self.compiled, data, begin, end, self.methods)
-        if first < 0:
-            return False, -1
-        return False, position + first - begin + int.from_bytes(data[first + 2 : first + 4].tobytes(), "big")
+def recogniser(context: Context) -> recognising.LongFramesRecogniser:
+    """Return what sees AMQP 0-10 in the middle of connections."""
+    methods = method_table(context.specification(NAME))
+    return recognising.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)

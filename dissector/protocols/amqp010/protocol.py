@@ -22,7 +22,7 @@ from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_byt
 from amqpscope.dissector.protocols import bodies, moving
 from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
-from amqpscope.dissector.protocols.amqp010.boundary import Amqp010Recogniser
+from amqpscope.dissector.protocols.amqp010.boundary import recogniser
 from amqpscope.dissector.protocols.amqp010.handshake import Amqp010Handshakes
 from amqpscope.dissector.protocols.amqp010.rows import Messages, RowMaker
 from amqpscope.dissector.protocols.amqp010.sessions import Sessions
@@ -339,7 +339,7 @@ PROTOCOLS = (
         client_waits=True,
         ports=(5672,),
         tls_ports=(5671,),
-        recogniser=Amqp010Recogniser,
+        recogniser=recogniser,
         stage=Amqp010,
     ),
     ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),

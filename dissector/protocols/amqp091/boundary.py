@@ -1,9 +1,9 @@
 """AMQP 0-9-1: what can be a frame, for searches (specification §2.3.5, §4.2.3, §4.2.6)."""
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Array, Bytes
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
-from amqpscope.dissector.kernels.kernel import call, i64, kernel, specialize
+from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.dissector.protocols import announced, recognising
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
@@ -159,44 +159,17 @@ def may_begin_head(data: Array, p: int, end: int, own: Own) -> bool:
 
 
 @kernel
-def long_frame(data: Array, start: int, end: int, methods: Array) -> int:
-    """Return where a body frame seems to begin that ends after these bytes, or -1."""
-    for p in range(start, end - 7):
-        if data[p] == BODY and (p == start or data[p - 1] == FRAME_END):
-            size = plausible(data, p, end, methods)
-            if end - p < size <= USUAL:
-                return p
-    return -1
+def may_be_long(data: Array, p: int) -> bool:
+    """Return whether what may begin at p is a body."""
+    return i64(data[p]) == BODY
 
 
-@kernel
-def frame_follows(data: Array, start: int, p: int, end: int, methods: Array) -> bool:
-    """Return whether one frame may end and another begin at p, in bytes that begin at `start`. Seven bytes follow."""
-    return (p == start or data[p - 1] == FRAME_END) and plausible(data, p, end, methods) >= 0
-
-
-looks_like_frames = specialize(
-    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+KERNELS = recognising.laid_over(
+    HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, may_begin=may_begin, plausible=plausible, may_be_long=may_be_long
 )
 
 
-class Amqp091Recogniser:
-    """Sees AMQP 0-9-1 in the middle of connections, also where its frames are longer than segments."""
-
-    def __init__(self, context: Context) -> None:
-        self.compiled = context.compiled
-        self.methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
-
-    def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
-        """Return whether these bytes are frames, or a longer one ends in them; see `registry.Recogniser`."""
-        if call(looks_like_frames, self.compiled, data, begin, end, self.methods) >= 0:
-            return True, -1
-        at = due - position + begin if due >= 0 else -1
-        if at > end - HEAD_BYTES:
-            return False, due
-        if at >= begin and call(frame_follows, self.compiled, data, begin, at, end, self.methods):
-            return True, -1
-        first = call(long_frame, self.compiled, data, begin, end, self.methods)
-        if first < 0:
-            return False, -1
-        return False, position + first - begin + OVERHEAD + int.from_bytes(data[first + 3 : first + 7].tobytes(), "big")
+def recogniser(context: Context) -> recognising.LongFramesRecogniser:
+    """Return what sees AMQP 0-9-1 in the middle of connections."""
+    methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
+    return recognising.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)

@@ -8,7 +8,7 @@ import numpy as np
 from amqpscope.dissector.fields.decoding import Plan, decode
 from amqpscope.dissector.kernels.arrays import Bytes
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.protocols.amqp091.boundary import looks_like_frames
+from amqpscope.dissector.protocols.amqp091.boundary import KERNELS
 from amqpscope.dissector.protocols.amqp091.layout import HEAD_BYTES, IDS_BYTES, METHOD, NAME, OVERHEAD, method_table
 from amqpscope.dissector.protocols.registry import Context
 
@@ -49,7 +49,7 @@ class VersionRecogniser:
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Return whether these bytes are frames; see `registry.Recogniser`."""
-        at: int = call(looks_like_frames, self.context.compiled, data, begin, end, self.methods)
+        at: int = call(KERNELS.looks_like_frames, self.context.compiled, data, begin, end, self.methods)
         while 0 <= at <= end - OVERHEAD:
             kind, _, size = unpack_from(">BHI", data.data, at)
             if at + size + OVERHEAD > end:
