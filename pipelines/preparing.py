@@ -15,7 +15,7 @@ PACKET = 1400
 """Bytes of a body that nearly always fit into one packet."""
 
 
-TIMED = ("capture", "body_size", "is_partial", "unfinished")
+TIMED = ("capture", "kind", "body_size", "is_partial", "unfinished")
 """What `timed` takes of messages."""
 
 
@@ -101,7 +101,8 @@ def snapped(captures: pa.Table) -> pa.Array:
 def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
     """Return messages, `unfinished` where the time of their end is unknown: a packet with bytes of them is missing.
 
-    Those that lie in one packet have a time even if the snap length cut their end.
+    Those that lie in one packet have a time even if the snap length cut their end. Deliveries of unknown size count as
+    such, for their methods are long, and mostly the size is cut as well; publishes of unknown size do not.
 
     Args:
         messages: rows with TIMED.
@@ -109,7 +110,8 @@ def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
     """
     is_cut = pc.is_in(messages["capture"].cast(pa.string()), value_set=cut)
     lost = pc.and_not(messages["is_partial"].fill_null(False), is_cut)
-    whole = pc.and_(is_cut, pc.less(pc.fill_null(messages["body_size"], 0), PACKET))
+    may_be_small = pc.not_equal(messages["kind"].cast(pa.string()), "publish")
+    whole = pc.and_(is_cut, pc.coalesce(pc.less(messages["body_size"], PACKET), may_be_small))
     at = messages.column_names.index("unfinished")
     return messages.set_column(at, "unfinished", pc.or_(pc.and_not(messages["unfinished"], whole), lost))
 

@@ -36,6 +36,7 @@ from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel.archive import rows_of_captures
 from amqpscope.dissector.parallel.cached import Dissection
+from amqpscope.dissector.parallel.flows import Halves, halves
 from amqpscope.pipelines.folder import ReadError
 from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.source_stream import StreamReader
@@ -43,7 +44,7 @@ from amqpscope.pipelines.walks.walk import schema as of_arrow
 
 PART = 64 << 20
 """Bytes of captures that a task dissects, about."""
-OWN = ("table", "path", "paths", "parts", "cache", "ignorecorruptfiles", "pushfilters", "untilidle")
+OWN = ("table", "path", "paths", "parts", "cache", "ignorecorruptfiles", "pushfilters", "untilidle", "address")
 """Options of the format; the others are those of `amqpscope dissect`, without the hyphens."""
 
 
@@ -53,6 +54,7 @@ class Captures(DataSource):
     Options:
         table: name of the table; it must be given.
         port, keylog, from, to, tz, bodies, spec: as for `amqpscope dissect`; several ports are separated by commas.
+        address: IP addresses, separated by commas: only connections with one of them are dissected.
         ignoreCorruptFiles: `true` to list files that cannot be read in the table `captures` even if the user named
             them; those that a folder or glob contains are always listed there.
         pushFilters: `true` to filter rows where they are read. This needs `spark.sql.python.filterPushdown.enabled` and
@@ -100,6 +102,8 @@ class Captures(DataSource):
             raise ReadError('a stream needs option("cache", ...): the folder for its tables and state')
         if arguments.wanted_times(parsed).needs_day:
             raise ReadError("from and to of a stream need a date")
+        if "address" in self.options:
+            raise ReadError("address is for batches: a stream has all connections")
         idle = self.options.get("untilIdle")
         until_idle = None if idle is None else float(idle)
         columns, options = self._columns(schema), arguments.options(parsed)
@@ -261,10 +265,19 @@ def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | No
     parts = int(options.get("parts", 0)) or min(-(-size // PART) or 1, 1 << 12)
     about = [(source.path, source.size, _changed(source.path)) for source in sources]
     about += [(path, None, _changed(path)) for path in (parsed.keylog, parsed.spec) if path]
-    about_options = sorted(_asked(options).items())
-    key = hashlib.sha256(repr((about, about_options, must_be_good, parts)).encode()).hexdigest()[:16]
+    addresses, about_options = _addresses(options), sorted(_asked(options).items())
+    key = hashlib.sha256(repr((about, about_options, must_be_good, parts, addresses)).encode()).hexdigest()[:16]
     wanted = partial(arguments.options, parsed)
-    return Dissection(Path(f"amqpscope-{key}"), tuple(sources), wanted, parts, compiled), options.get("cache")
+    folder = Path(f"amqpscope-{key}")
+    return Dissection(folder, tuple(sources), wanted, parts, compiled, addresses), options.get("cache")
+
+
+def _addresses(options: MutableMapping[str, str]) -> tuple[Halves, ...]:
+    given = [each.strip() for each in options.get("address", "").split(",")]
+    try:
+        return tuple(sorted(map(halves, filter(None, given))))
+    except ValueError as error:
+        raise ReadError(f"address: {error}") from error
 
 
 def _is_on(options: MutableMapping[str, str], name: str) -> bool:

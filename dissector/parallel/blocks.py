@@ -4,7 +4,7 @@ Readers of captures work side by side. Each cuts its segments into blocks, one f
 blocks of a part hold its segments in the order of one process that merges all captures (`packets.merging`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from amqpscope.dissector.capture.sources import Source
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded, Seat
 from amqpscope.dissector.parallel import flows
+from amqpscope.dissector.parallel.flows import Halves
 
 KEY = "key"
 """Column of segments: the running maximum of time, from the floor of their capture on."""
@@ -85,8 +86,15 @@ def read(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
             yield Block(*(column[row].as_py() for column in rows.columns))
 
 
-def cut(captures: Iterable[Seated], parts: int, compiled: bool) -> Iterator[Block]:
-    """Yield the blocks of captures that are read one after the other, by one decoder of packets."""
+def cut(captures: Iterable[Seated], parts: int, compiled: bool, addresses: Collection[Halves] = ()) -> Iterator[Block]:
+    """Yield the blocks of captures that are read one after the other, by one decoder of packets.
+
+    Args:
+        captures: to read.
+        parts: number of parts of the flows.
+        compiled: whether kernels run compiled.
+        addresses: whose flows are wanted; empty: all flows.
+    """
     decoder = PacketDecoder()
     for source, capture, seat, part in captures:
         number, size, last = part.begin if part else 0, 0, seat.floor
@@ -102,6 +110,9 @@ def cut(captures: Iterable[Seated], parts: int, compiled: bool) -> Iterator[Bloc
             segments, _ = decoder.segments(batch, compiled, seat.point)
             keys = np.maximum.accumulate(np.maximum(segments.ts_ns, last))
             last = int(keys[-1]) if len(keys) else last
+            if addresses:
+                wanted = flows.of_addresses(segments, addresses)
+                segments, keys = segments.cut(wanted), keys[wanted]
             decoded = Decoded(segments, batch.data, batch.used)
             for rows, found in zip(waiting, flows.split(decoded, parts, compiled, {KEY: keys}), strict=True):
                 if found.num_rows:

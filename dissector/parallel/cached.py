@@ -19,6 +19,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.parallel import blocks
 from amqpscope.dissector.parallel.archive import Plan, dissect, planned
 from amqpscope.dissector.parallel.blocks import Block, Seated
+from amqpscope.dissector.parallel.flows import Halves
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.sharing import share
 from amqpscope.dissector.parallel.survey import Split, Survey, survey
@@ -39,6 +40,7 @@ class Dissection:
         options: returns the options of the dissection, given the time of the first packet (ns).
         parts: number of parts of the flows.
         compiled: whether kernels run compiled.
+        addresses: whose flows are wanted; empty: all flows.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class Dissection:
     options: Callable[[int], Options]
     parts: int
     compiled: bool
+    addresses: tuple[Halves, ...] = ()
 
     def plan(self) -> Plan:
         """Return what the light pass over the captures shows.
@@ -87,7 +90,7 @@ class Dissection:
 
     def _cut(self, chain: Sequence[Seated], file: Path) -> None:
         with pa.ipc.new_file(str(file), blocks.SCHEMA) as writer:
-            for block in blocks.cut(chain, self.parts, self.compiled):
+            for block in blocks.cut(chain, self.parts, self.compiled, self.addresses):
                 writer.write_batch(blocks.written(block))
 
 

@@ -4,7 +4,8 @@ Both directions of a connection, and all connections between the same endpoints,
 depend on the segments of its flow alone.
 """
 
-from collections.abc import Mapping, Sequence
+import ipaddress
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,8 @@ SCHEMA = pa.schema([*((name, pa.int64()) for name in NUMBERS), (PAYLOAD, pa.bina
 """Segments, in capture order; `payload` are the captured bytes."""
 SPARE = 1 << 16
 """Least bytes of unused room after the payloads of segments."""
+Halves = tuple[int, int]
+"""The upper and the lower half of an address, as in `SegmentBatch`."""
 NOTHING: Mapping[str, Ints] = {}
 
 
@@ -48,6 +51,26 @@ def pack(data: Array, offset: Array, caplen: Array, out: Array) -> None:
             out[at + size - 1] = data[start + size - 1]
             copy_bytes(data, start, out, at, size)
             at += size
+
+
+def halves(address: str) -> Halves:
+    """Return an address as segments have it.
+
+    Raises:
+        ValueError: the text is not an address.
+    """
+    parsed = ipaddress.ip_address(address)
+    packed = parsed.packed if parsed.version == 6 else b"\0" * 10 + b"\xff\xff" + parsed.packed
+    return int.from_bytes(packed[:8], signed=True), int.from_bytes(packed[8:], signed=True)
+
+
+def of_addresses(segments: SegmentBatch, addresses: Collection[Halves]) -> Ints:
+    """Return the indexes of the segments that one of these addresses sent or received: all of its flows."""
+    found = np.zeros(len(segments.ts_ns), np.bool_)
+    for high, low in addresses:
+        found |= (segments.src_hi == high) & (segments.src_lo == low)
+        found |= (segments.dst_hi == high) & (segments.dst_lo == low)
+    return np.flatnonzero(found)
 
 
 def part(segments: SegmentBatch, number: int, count: int, compiled: bool) -> SegmentBatch:

@@ -221,7 +221,8 @@ class Detector:
                         ports = facts[slot, [Facts.A_PORT, Facts.B_PORT]].tolist()
                         listens = ports[side] in self.serving and ports[1 - side] not in self.serving
                         goes_on = len(probe.first_bytes[side]) > len(data)
-                        is_broker = (goes_on or listens) and registry.protocols()[verdict - 1].answers
+                        plugin = registry.protocols()[verdict - 1]
+                        is_broker = plugin.answers and (listens or (goes_on and plugin.client_waits))
                         facts[slot, Facts.CLIENT] = 1 - side if is_broker else side
                 elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
                     facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side

@@ -135,7 +135,8 @@ class ProtocolPlugin:
             these, it is the one whose first frame begins with any other byte.
         begins: whether a client that begins with these bytes speaks it; None when more are needed. It is asked
             when they are nobody's header.
-        answers: whether a broker answers with the header, and its first frame after it, for which clients wait.
+        answers: whether a broker that accepts a client answers with the header.
+        client_waits: whether the client then waits for the broker's first frame.
         ports: where its brokers listen.
         tls_ports: where they listen for TLS.
         recogniser: makes what sees it in the middle; None where it is not recognised there.
@@ -149,6 +150,7 @@ class ProtocolPlugin:
     frames_begin: int | None = None
     begins: Callable[[bytes], bool | None] = lambda _: False
     answers: bool = False
+    client_waits: bool = False
     ports: tuple[int, ...] = ()
     tls_ports: tuple[int, ...] = ()
     recogniser: Callable[[Context], Recogniser] | None = None

@@ -19,7 +19,7 @@ HANDSHAKE = ("chosen", "hello", "retried")
 DIRECTION = (
     "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "has_sent", "sealed",
 )  # fmt: skip
-WALK = ("at", "blind", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
+WALK = ("at", "blind", "doubted", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
 OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 
 

@@ -72,7 +72,7 @@ class Walk:
     It takes the bytes of the record and of a header after it, as far as they are there, and the record's length.
     """
 
-    __slots__ = ("at", "blind", "buffered", "confirm", "gap", "likely", "looked", "marks", "need", "skip")
+    __slots__ = ("at", "blind", "buffered", "confirm", "doubted", "gap", "likely", "looked", "marks", "need", "skip")
 
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
@@ -93,6 +93,8 @@ class Walk:
         """In a search: position up to which headers were searched for."""
         self.likely: list[tuple[int, int]] = []
         """Headers that were found: where their records would end, and begin; a heap."""
+        self.doubted = -1
+        """Position of the last record whose length was doubted, for no header follows it."""
 
     def feed(self, data: bytes | None, length: int, first: At, last: At) -> Iterable[Event]:
         """Take a chunk (None: a gap of this length); return an iterator to be read before the next chunk."""
@@ -138,9 +140,14 @@ class Walk:
         """Yield the records of these bytes: the first began in an earlier packet, all others in the current one."""
         found: list[Event] = []
         at, end = 0, len(data)
+        before = at, began
         self.need = HEAD
         while end - at >= HEAD:
             if not is_head(data, at):
+                if found and not self.blind and self.at + before[0] > self.doubted:
+                    found.pop()  # others may begin in it: the search tells
+                    at, began = before
+                    self.doubted = self.at + at
                 self._keep(data[at:], at, began)
                 self._lose(self.at)
                 return chain(found, self._search(last))
@@ -155,9 +162,17 @@ class Walk:
                 break
             else:
                 found.append(Record(data[at : at + HEAD], data[at + HEAD : stop], began, last))
+            before = at, began
             at, began = stop, first
         self._keep(data[at:], at, began)
         return found
+
+    def end(self) -> Iterable[Event]:
+        """Return the records in what is buffered of one that did not end: its length may be wrong."""
+        if self.gap >= 0 or len(self.buffered) < HEAD:
+            return ()
+        self._lose(self.at)
+        return self._search(self.marks[-1][1])
 
     def _keep(self, data: bytes, done: int, began: At) -> None:
         """Keep what is left of bytes after the first `done` ones."""

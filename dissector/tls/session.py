@@ -1,6 +1,6 @@
 """One TLS connection: its records in order, and the content that keys decrypt."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from amqpscope.dissector.kernels import limits
@@ -66,12 +66,20 @@ class Session:
 
     def feed(self, side: int, data: bytes | None, length: int, first: At, last: At) -> None:
         """Take a chunk of one direction; None is a gap."""
-        for event in self.halves[side].walk.feed(data, length, first, last):
+        self._follow(side, self.halves[side].walk.feed(data, length, first, last))
+        if self.held > limits.TLS_HELD:
+            self.stop_waiting(side, last, f"{self.held} bytes waited for TLS secrets that did not come")
+
+    def end(self) -> None:
+        """Take what is left of both directions, of which no more will come."""
+        for side, half in enumerate(self.halves):
+            self._follow(side, half.walk.end())
+
+    def _follow(self, side: int, events: Iterable[Event]) -> None:
+        for event in events:
             if self.waiting or not self._take(side, event):
                 self.waiting.append((side, event))
                 self.held += _size(event)
-        if self.held > limits.TLS_HELD:
-            self.stop_waiting(side, last, f"{self.held} bytes waited for TLS secrets that did not come")
 
     def resume(self) -> None:
         """Continue where secrets were missing, if new ones have come."""

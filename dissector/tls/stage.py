@@ -166,7 +166,13 @@ class Tls:
 
     def look(self, slots: Ints | None, buffer: Buffer) -> Ints:
         """Continue connections whose missing secrets have come; for these slots, which have ended, a last time."""
-        over = set() if slots is None else self.stuck.intersection(slots.tolist())
+        ended = [] if slots is None else [slot for slot in slots.tolist() if slot in self.sessions]
+        for slot in ended:
+            session = self.sessions[slot]
+            before = session.held
+            session.end()
+            self._hold(session, before, 0, NOWHERE)
+        over = self.stuck.intersection(ended)
         if over or (self.stuck and slots is None):
             self.keylog.look()
             for slot in sorted(over or self.stuck):

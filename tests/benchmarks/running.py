@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -93,3 +94,20 @@ def pss(pid: int) -> int:
     except OSError:
         pass
     return 0
+
+
+def cpu_s() -> float:
+    """Processor seconds of this process and all below it, with those that ended."""
+    ticks = 0
+    for pid in tree(os.getpid()):
+        with suppress(OSError):  # it may just have ended
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def is_python_worker(pid: int) -> bool:
+    """Whether a process is a Python worker of Spark, or forks them."""
+    try:
+        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False

@@ -102,15 +102,6 @@ def collected(mark: Mark, rows: DataFrame, number: int) -> None:
     mark()
 
 
-def cpu_s() -> float:
-    """Processor seconds of this process and all below it, with those that ended."""
-    ticks = 0
-    for pid in running.tree(os.getpid()):
-        with_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, with_name[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def measure(folder: Path, flows: int, batches: int, log: Callable[[str], None]) -> dict[str, tuple[float, float]]:
     """Seconds on the wall and of processor time for a batch, in each way; the first two batches do not count."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -143,7 +134,7 @@ def measure(folder: Path, flows: int, batches: int, log: Callable[[str], None]) 
 
     for name, how in ways(folder, size, flows, stream, batch).items():
         marks: list[tuple[float, float]] = []
-        how(name, lambda marks=marks: marks.append((time.perf_counter(), cpu_s())))
+        how(name, lambda marks=marks: marks.append((time.perf_counter(), running.cpu_s())))
         (wall, cpu), (last_wall, last_cpu) = marks[1], marks[-1]
         count = len(marks) - 2
         found[name] = (last_wall - wall) / count, (last_cpu - cpu) / count

@@ -1,6 +1,7 @@
 """Lengths from the wire: bounded by what the peers agreed upon, and believed above that only with proof."""
 
 import random
+import struct
 
 import pytest
 from pamqp import commands
@@ -9,7 +10,7 @@ from tests.dissector.builders import Packet
 from tests.dissector.runs import BOTH, dissect_packets, rows
 from tests.dissector.stream import wire as sw
 from tests.dissector.stream.runs import Wire
-from tests.dissector.wire import CLIENT, SERVER, Tape, handshake, method, opening, publish
+from tests.dissector.wire import CLIENT, SERVER, Tape, handshake, method, opening, publish, raw
 
 ACK = method(commands.Basic.Ack(delivery_tag=7))
 BEGIN = [*handshake(), *opening(1)]
@@ -39,8 +40,8 @@ def played(side: int, stream: bytes, segment: int = 1448) -> list[Packet]:
     return tape.end().packets
 
 
-def sizes(packets: list[Packet], side: int) -> list[tuple[str, int]]:
-    found = rows(dissect_packets(packets, compiled=True)["amqp091_frames"])
+def sizes(packets: list[Packet], side: int, *, compiled: bool = True) -> list[tuple[str, int]]:
+    found = rows(dissect_packets(packets, compiled=compiled)["amqp091_frames"])
     mine = [
         (row["method"] or row["frame_type"], row["size"]) for row in found if row["from_client"] is (side == CLIENT)
     ]
@@ -75,6 +76,50 @@ def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int) -> None:
         missing = list(whole)
         for frame in found:  # nothing is invented
             missing.remove(frame)
+
+
+@pytest.mark.parametrize("segment", [7, 13, 1448])
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("place", range(6))
+def test_a_length_that_ends_where_another_frame_does_costs_its_frame_alone(
+    place: int, count: int, segment: int
+) -> None:
+    """Nothing but the frames inside shows it. A body's length is contradicted by that of its content."""
+    flow = method(commands.Channel.Flow(active=True))
+    frames = [flow] * 3 + publish(b"one", app_id="a" * 30) + publish(b"two", headers={"a": 1}) * 3
+    wrong = int.from_bytes(frames[place][3:7], "big") + sum(map(len, frames[place + 1 : place + 1 + count]))
+    damaged = [*frames]
+    damaged[place] = frames[place][:3] + wrong.to_bytes(4, "big") + frames[place][7:]
+    whole = sizes(played(CLIENT, b"".join(frames)), CLIENT, compiled=False)
+    packets = played(CLIENT, b"".join(damaged), segment)
+    assert sizes(packets, CLIENT, compiled=False) == whole[:place] + whole[place + 1 :]
+    codes = [row["code"] for row in rows(dissect_packets(packets)["anomalies"])]
+    assert codes[:2] == ["frame-length-wrong", "bytes-skipped"]
+
+
+@pytest.mark.parametrize("short", range(1, 12))
+def test_a_length_that_ends_in_the_last_frame_costs_its_frame_alone(short: int) -> None:
+    """Each is a segment, and its fields tell where the damaged one ends."""
+    wrong = len(ACK) - 8 + len(ACK) - short
+    damaged = ACK[:3] + wrong.to_bytes(4, "big") + ACK[7:]
+    packets = Tape().play([*BEGIN, (CLIENT, damaged), (CLIENT, ACK)]).end().packets
+    assert sizes(packets, CLIENT, compiled=False) == [("basic.ack", len(ACK))]
+
+
+def test_frames_at_the_end_of_a_property_are_none() -> None:
+    """Its last byte is missing, but the end of the header stands there."""
+    inner = b"\xce" + raw(8, 0, b"")[:-1]
+    header = raw(2, 1, struct.pack(">HHQHB", 60, 0, 1, 1 << 3, len(inner)) + inner)
+    head, _, body = publish(b"x")
+    found = dissect_packets(played(CLIENT, head + header + body))
+    assert [row["frame_type"] for row in rows(found["amqp091_frames"])[-3:]] == ["method", "header", "body"]
+    assert [row["code"] for row in rows(found["anomalies"])] == ["text-not-utf8"]
+
+
+def test_a_type_that_is_the_first_byte_of_a_protocol_header_costs_its_frame_alone() -> None:
+    packets = played(CLIENT, b"".join([*publish(b"one"), b"A" + publish()[0][1:], *publish(b"three")[1:]]))
+    found = sizes(packets, CLIENT, compiled=False)
+    assert [name for name, _ in found] == ["basic.publish", "header", "body", "header", "body"]
 
 
 def test_a_frame_above_what_was_agreed_is_named_and_read() -> None:

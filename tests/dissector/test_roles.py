@@ -37,6 +37,8 @@ def connection(*segments: tuple[int, int, int, bytes], **options: Any) -> dict[s
         [(4567, 5672, ACK, b"GET / HTTP/1.1"), (5672, 4567, ACK, REFUSAL)],
         [(4567, 5672, ACK, b"AMQP\0\1\0\0"), (5672, 4567, ACK, REFUSAL)],
         [(5552, 1024, ACK, b"")],
+        [(5672, 4567, ACK, b"AMQP\3\1\0\0")],
+        [(5672, 4567, ACK, b"AMQP\0\1\0\0"), (4567, 5672, ACK, b"\0\0\0\x08\2\0\0\0")],
     ],
 )
 def test_a_brokers_port_is_the_servers_also_where_it_is_the_higher_one(segments: list[Any]) -> None:

@@ -92,6 +92,19 @@ def test_filters_and_columns(spark: SparkSession, captures: Path, tables: Path, 
     assert len(list(cache.iterdir())) == 1
 
 
+def test_connections_of_an_address(spark: SparkSession, captures: Path, tmp_path: Path) -> None:
+    """Others are not dissected."""
+    data = (captures / NAMES[0]).read_bytes()
+    (tmp_path / "one.pcap").write_bytes(data)
+    (tmp_path / "two.pcap").write_bytes(data.replace(bytes([127, 0, 0, 1]), bytes([10, 0, 0, 9])))
+    every = pipelines.read(spark, tmp_path, "messages")
+    found = pipelines.read(spark, tmp_path, "messages", address="10.0.0.9, ::1:2")
+    assert rows(found) == rows(every.where("capture = 'two.pcap'"))
+    assert found.count() == every.count() // 2 > 0
+    with pytest.raises(Exception, match="'nowhere' does not appear to be an IPv4 or IPv6 address"):
+        pipelines.read(spark, captures, "messages", address="nowhere").collect()
+
+
 def test_what_cannot_be_read(spark: SparkSession, captures: Path) -> None:
     named = [str(captures / name) for name in (NAMES[0], "text.pcap")]
     with pytest.raises(Exception, match="not a pcap or pcapng file"):

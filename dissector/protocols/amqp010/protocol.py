@@ -336,6 +336,7 @@ PROTOCOLS = (
         ly.NAME,
         headers=(b"AMQP\1\1\0\x0a",),
         answers=True,
+        client_waits=True,
         ports=(5672,),
         tls_ports=(5671,),
         recogniser=recogniser,

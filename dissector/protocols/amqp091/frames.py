@@ -19,6 +19,7 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     PROTOCOL_HEADER,
     method_index,
 )
+from amqpscope.dissector.protocols.amqp091.lengths import ended_before, has_length, swallowed
 from amqpscope.dissector.protocols.amqp091.state import (
     DESYNCHRONISED,
     END_WRONG,
@@ -31,10 +32,27 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Own,
 )
 from amqpscope.dissector.protocols.boundaries import lose, put_frame
-from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
+from amqpscope.dissector.protocols.doubt import (
+    agree,
+    doubt,
+    is_above,
+    lose_after_head,
+    other_protocol,
+    report_length,
+    rewind,
+)
 from amqpscope.dissector.protocols.emitting import fault, frame_fault, put_place, put_span
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
-from amqpscope.dissector.protocols.state import END, PAYLOAD, TYPE_UNKNOWN, Announced, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import (
+    END,
+    LENGTH_WRONG,
+    PAYLOAD,
+    TYPE_UNKNOWN,
+    Announced,
+    Cursor,
+    Parser,
+    Walk,
+)
 from amqpscope.dissector.protocols.walking import laid_over
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -42,8 +60,6 @@ PROTOCOL = 0x414D5150
 """`AMQP`, with which a protocol header begins (§4.2.2)."""
 LONG = 1_024
 """Methods and headers of more bytes are so rare that their lengths are doubted."""
-PUBLISHED, ACK = 60 << 16 | 40, 60 << 16 | 80
-"""Class and method of basic.publish and basic.ack."""
 TUNE_OK = 10 << 16 | 31
 """Class and method of connection.tune-ok (§1.4.2.6)."""
 
@@ -77,6 +93,8 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         return 0
     if kind == BODY and is_beyond(parsers, row, channel, size, own.announced):
         return 0
+    if kind in (METHOD, HEADER) and size <= LONG and swallowed(data, p + 7, size, kind, own) >= 0:
+        return 0
     if kind == METHOD and channel == 0:
         note_agreement(walk, row, p + 7, size)
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], length)
@@ -105,21 +123,6 @@ def is_beyond(parsers: Array, row: int, channel: int, size: int, announced: Arra
     """Return whether a body frame has more bytes than its content has left, where that is known."""
     is_known: bool = channel == announced[row, Announced.CHANNEL] and parsers[row, Parser.REST] > 0
     return is_known and parsers[row, Parser.REST] < size
-
-
-@kernel
-def has_length(data: Array, p: int, size: int) -> bool:
-    """Return whether a method's payload of this size may be whole; for the methods that are counted, it is known.
-
-    Those are basic.publish, with a reserved short and two texts before its bits, and basic.ack (§1.8.3.7, §1.8.3.13).
-    """
-    ids = be32(data, p) if size >= 4 else 0
-    if ids == ACK:
-        return size == 13
-    if ids != PUBLISHED or size < 9:
-        return True
-    text = p + 7 + i64(data[p + 6])
-    return text >= p + size or text + 2 + i64(data[text]) == p + size
 
 
 @kernel
@@ -191,7 +194,12 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
         number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
         fault(walk, chunks, i, row, HEADER_UNKNOWN, number, -1, parsers[row, Parser.POS], be32(head, p))
         desynchronised(walk, chunks, i, row, own)
-        lose(walk, row, -1, OVERHEAD)
+        # or a method of which the type was damaged, and one byte more was read than its head has
+        parsers[row, Parser.TYPE] = -1
+        parsers[row, Parser.CHANNEL] = be16(head, p + 1)
+        parsers[row, Parser.SIZE] = max(be32(head, p + 3) - OVERHEAD + HEAD_BYTES, 0)
+        lose_after_head(walk, row, True)
+        doubt(walk, chunks, i, row, OVERHEAD)
         return
     top = cursor[Cursor.ARENA]
     for k in range(OVERHEAD):
@@ -218,7 +226,12 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
     Where no frame begins after it either, the length is wrong.
     """
-    if walk.data[chunks[Chunk.OFFSET, i] + at] == FRAME_END:
+    is_end = i64(walk.data[chunks[Chunk.OFFSET, i] + at]) == FRAME_END
+    place = next_in_fragments(walk, row, is_end, own)
+    if place >= 0 and rewind(walk, chunks, i, row):
+        go_on_at(walk, chunks, i, row, place, own)
+        return False
+    if is_end:
         finish_frame(walk, chunks, i, row, -1, own)
         return True
     end_fault(walk, chunks, i, at, row)
@@ -279,7 +292,15 @@ def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> boo
 def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     size = walk.parsers[row, Parser.SIZE]
+    kind = walk.parsers[row, Parser.TYPE]
     end = at + size
+    if end < chunks[Chunk.LENGTH, i] and kind in (METHOD, HEADER) and size <= LONG:
+        p = chunks[Chunk.OFFSET, i] + at
+        place = swallowed(walk.data, p, size, kind, own) if walk.data[p + size] == FRAME_END else -1
+        if place >= 0:
+            lose(walk, row, -1, HEAD_BYTES)
+            go_on_at(walk, chunks, i, row, place - p, own)
+            return
     if end < chunks[Chunk.LENGTH, i] and not is_fitting(walk, chunks, i, at, row):
         lose_after_head(walk, row, False)
         doubt(walk, chunks, i, row, OVERHEAD)
@@ -287,6 +308,32 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
         end_fault(walk, chunks, i, end, row)
         desynchronised(walk, chunks, i, row, own)
         lose_after_head(walk, row, walk.parsers[row, Parser.TYPE] == BODY)
+
+
+@kernel
+def next_in_fragments(walk: Walk, row: int, is_end: bool, own: Own) -> int:
+    """Return where in a payload in fragments another frame begins; -1: nowhere. `is_end`: a frame-end follows it."""
+    parsers = walk.parsers
+    size, kind = parsers[row, Parser.SIZE], parsers[row, Parser.TYPE]
+    if kind not in (METHOD, HEADER) or size > LONG or parsers[row, Parser.CHAINED] < size:
+        return -1
+    p, _ = payload(walk, row, -1)
+    walk.cursor[Cursor.ARENA] = p
+    if is_end:
+        walk.data[p + size] = FRAME_END
+        place = swallowed(walk.data, p, size, kind, own)
+    else:
+        place = ended_before(walk.data, p, size, kind, own)
+    return place - p if place >= 0 else -1
+
+
+@kernel
+def go_on_at(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Own) -> None:
+    """Go on at this byte of the current payload, with which another frame begins, after the boundary was lost."""
+    report_length(walk, chunks, i, row, LENGTH_WRONG, walk.parsers[row, Parser.SIZE])
+    desynchronised(walk, chunks, i, row, own)
+    walk.parsers[row, Parser.UNTIL] = walk.parsers[row, Parser.POS] + HEAD_BYTES + place
+    walk.parsers[row, Parser.FOUND] = 1
 
 
 @kernel

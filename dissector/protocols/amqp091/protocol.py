@@ -25,6 +25,7 @@ from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, f
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import recogniser
 from amqpscope.dissector.protocols.amqp091.handshake import Amqp091Handshakes
+from amqpscope.dissector.protocols.amqp091.lengths import programs
 from amqpscope.dissector.protocols.amqp091.rows import Messages, RowMaker
 from amqpscope.dissector.protocols.amqp091.state import (
     FAULTS,
@@ -79,6 +80,7 @@ class Amqp091(FramedStage):
 
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
+        self.starts, self.ops = programs(self.all_arguments, self.rows.properties)
         self.announced = Announced.make(0)
         self.usage = Usage.make(0)
         room += APART
@@ -187,7 +189,7 @@ class Amqp091(FramedStage):
     @property
     def own(self) -> Own:
         """What the kernels of the framing have besides."""
-        return Own(self.methods, self.traits, self.announced)
+        return Own(self.methods, self.traits, self.announced, self.starts, self.ops, self.rows.contents)
 
     def _channels(self) -> Channels:
         channels, nodes = self.channels, self.nodes

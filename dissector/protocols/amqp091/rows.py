@@ -60,6 +60,7 @@ class RowMaker:
         contents = sorted(protocol.classes, key=lambda k: k.name != "basic")
         contents = [k for k in contents if k.name == "basic" or any(m.content for m in k.methods)]
         self.properties = Plan.of_properties(*contents)
+        self.contents = np.array([k.id for k in contents], np.int64)
         names = [k.name for k in contents]
         self.content_of = np.array([names.index(m.class_name) if m.content else -1 for m in protocol.methods], np.int64)
 

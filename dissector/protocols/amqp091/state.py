@@ -145,11 +145,16 @@ class Own(NamedTuple):
         methods: see `layout.method_table`.
         traits: see `layout.trait_table`.
         announced: (2 * slots, Announced).
+        starts, ops: programs of `lengths.programs`: of methods by index, then of the properties of contents.
+        contents: class of each of these contents.
     """
 
     methods: Array
     traits: Array
     announced: Array
+    starts: Array
+    ops: Array
+    contents: Array
 
 
 class Batch(NamedTuple):

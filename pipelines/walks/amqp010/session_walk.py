@@ -174,7 +174,7 @@ class SessionWalk(ABC):
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""
-        release_arrays(self.ledger)
+        release_arrays((*self.ledger, self.accepts))
         out, reported = self.out[: self.state[ST.OUT]], self.reported[: self.state[ST.REPORTED]]
         self.state[ST.OUT] = self.state[ST.REPORTED] = 0
         if len(reported):

@@ -32,8 +32,10 @@ ALL_EPOCHS = -1
 _PUBLISH = what(MESSAGES, "publish")
 _ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
 _OPEN, _CLOSE, _CLOSE_ALL = (what(FRAMES, name) for name in ("channel.open", "channel.close", "connection.close"))
+SWALLOWS = what(ANOMALIES, "bytes-left-over")
+"""A frame is longer than its fields: if its length was damaged, others lie in it."""
 _NOTED = np.zeros(WORDS, bool)
-_NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL]] = True
+_NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL, SWALLOWS]] = True
 _NOTED[[word for word in (what(ANOMALIES, code) for code in spec.anomalies()) if is_gap(word)]] = True
 _NOTHING = np.zeros(0, np.int64)
 
@@ -88,7 +90,7 @@ def note(matrix: Array, unsure: Array, given: Array, at: Array, rows: Array, mis
         i = at[place]
         word, side, cut = matrix[i, EV.WHAT], matrix[i, EV.FROM_CLIENT], matrix[i, EV.CUT]
         unknown = cut if matrix[i, EV.SOURCE] == FRAMES else 0
-        if side == CLIENT and (is_gap(word) or unknown == 1):
+        if side == CLIENT and (is_gap(word) or word == SWALLOWS or unknown == 1):
             missing[CLIENT, counts[1]] = i
             counts[1] += 1
         elif side == SERVER and (is_gap(word) or unknown > 0):

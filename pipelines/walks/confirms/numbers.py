@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.pipelines.walks.confirms.noted import KEEP, Noted, derive_whole
-from amqpscope.pipelines.walks.confirms.noting import is_publish
+from amqpscope.pipelines.walks.confirms.noting import SWALLOWS, is_publish
 from amqpscope.pipelines.walks.confirms.turns import COUNTED, TURN, UNSURE
+from amqpscope.pipelines.walks.connection import CLIENT
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.walks.held import Held
 from amqpscope.pipelines.walks.store import SPILL, pack, unpack
@@ -33,7 +34,7 @@ from amqpscope.pipelines.walks.walk import Needs
 COUNTER = "x-dotnet-pub-seq-no"
 """The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a growing number
 belong to applications."""
-VERSION = 1
+VERSION = 2
 
 _BY = pa.array(["", "counted", "proven", "inferred"])
 _HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'
@@ -67,6 +68,7 @@ class Numbering:
     def __init__(self, compiled: bool = False, room: int = SPILL) -> None:
         self.compiled = compiled
         self.room = room
+        self._swallowed = -1
         self._begin(-1)
 
     def _begin(self, identity: int) -> None:
@@ -80,8 +82,11 @@ class Numbering:
         total = len(events)
         if not total:
             return
-        unsure = events.ints("publish_seq_unsure", 0) == 1
         identity = events.matrix[:, EV.CONNECTION]
+        unsure = events.ints("publish_seq_unsure", 0) == 1
+        if len(doubtful := self._after_swallowing(events.matrix)):
+            events = _numbered(events, doubtful, np.full(len(doubtful), -1), np.full(len(doubtful), COUNTED))
+            unsure[doubtful] = True
         goes_on = _length(identity, self._identity)
         last = total - _length(identity[::-1], int(identity[-1]))
         if not self._is_held and not unsure.any():
@@ -109,7 +114,7 @@ class Numbering:
         """Return the state of the open connection as versioned bytes, and reset the stage."""
         parts = {f"noted {name}": part for name, part in self._noted.parts().items()}
         parts |= {f"held {name}": part for name, part in self._held.parts().items()}
-        parts["open"] = [self._identity, self._is_held]
+        parts["open"] = [self._identity, self._is_held, self._swallowed]
         state = pack("numbers", VERSION, parts)
         self._begin(-1)
         return state
@@ -122,9 +127,17 @@ class Numbering:
         """
         parts = unpack("numbers", VERSION, state)
         self._begin(parts["open"][0])
-        self._is_held = parts["open"][1]
+        self._is_held, self._swallowed = parts["open"][1:]
         for name, store in (("noted ", self._noted), ("held ", self._held)):
             store.put_back({key[len(name) :]: part for key, part in parts.items() if key.startswith(name)})
+
+    def _after_swallowing(self, matrix: Any) -> Any:
+        """Return the positions of publishes after a frame of their client in which others may lie."""
+        swallows = (matrix[:, EV.WHAT] == SWALLOWS) & (matrix[:, EV.FROM_CLIENT] == CLIENT)
+        last = np.maximum.accumulate(np.where(swallows, np.arange(1, len(matrix) + 1), 0))
+        connections = np.append(self._swallowed, matrix[:, EV.CONNECTION])[last]
+        self._swallowed = int(connections[-1])
+        return np.flatnonzero((connections == matrix[:, EV.CONNECTION]) & is_publish(matrix))
 
     def _note(self, events: Events) -> None:
         """Note events of the open connection that pass through."""
@@ -185,8 +198,8 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
     Args:
         events: a batch.
         at: positions of publishes.
-        numbers: of each, -1 for the number that it has already.
-        by: how it is known, 0 for what it is already.
+        numbers: of each, -1 for none.
+        by: how it is known; 0 where the number stays as it is.
     """
     if MESSAGES not in events.tables:
         return events
@@ -198,10 +211,10 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
         values = column.fill_null(-1).to_numpy().copy()
         values[place] = numbers[derived]
         known = column.is_valid().to_numpy(zero_copy_only=False).copy()
-        known[place] = True
+        known[place] = numbers[derived] >= 0
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, mask=~known))
     how = np.zeros(len(rows), np.int64)
-    how[place] = by[derived]
+    how[place] = np.where(numbers[derived] >= 0, by[derived], 0)
     place_of_column = rows.column_names.index("numbered_by")
     made = events.with_rows(MESSAGES, rows.set_column(place_of_column, "numbered_by", _by(rows, how)))
     matrix = events.matrix.copy()

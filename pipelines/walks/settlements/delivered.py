@@ -19,6 +19,9 @@ from amqpscope.pipelines.walks.settlements.transactions import ACT, PERHAPS, PLA
 from amqpscope.pipelines.walks.store import declare
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
+MISTAKE = ACC.STATE
+"""Column of accounts: the frame with which the client settled what certainly was not outstanding, or the server's last
+one of that channel since; 0 for none. After that, a gap of the server may hold the close of the channel."""
 ROLLED = 1 << 40
 """Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Otherwise EXTRA is the consumer (-1:
 unknown); for got messages it is -3 - the id of the event that names the queue (-2: unknown)."""

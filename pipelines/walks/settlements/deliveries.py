@@ -23,7 +23,7 @@ from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks.channels import ACC, EVICTED
-from amqpscope.pipelines.walks.connection import CLIENT, CONN
+from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.settlements import consumers as co
@@ -33,6 +33,7 @@ from amqpscope.pipelines.walks.settlements.consumers import ASK, CHAN, CONS
 from amqpscope.pipelines.walks.settlements.delivered import (
     AUTO,
     DONE,
+    MISTAKE,
     MORE,
     NONE,
     ON_ACK,
@@ -115,6 +116,8 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
             if account == -1:
                 return SPENT_OUT
             if account >= 0:
+                if events[i, EV.FROM_CLIENT] == SERVER and channels[0][account, MISTAKE] > 0:
+                    channels[0][account, MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
                 notice_gaps(account, book, own)
                 why = happen(events, more, i, account, book, own, result)
                 if why != DONE:

@@ -18,6 +18,7 @@ from amqpscope.pipelines.walks.settlements.consumers import CHAN
 from amqpscope.pipelines.walks.settlements.delivered import (
     ACK,
     DONE,
+    MISTAKE,
     MORE,
     NACK,
     NONE,
@@ -73,9 +74,10 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     multiple = flag if word != ON_REJECT else 0
     if flag == 0:
         slot = lg.slot_of(ledger, account, number)
-        if slot >= 0 and not settle(
-            slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result
-        ):
+        if slot < 0:
+            if conn[CONN.SERVER_GAPS] == 0 and accounts[account, MISTAKE] == 0:
+                accounts[account, MISTAKE] = events[i, EV.ORDER]
+        elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return SPENT_ACTS
         return DONE
     ch.note_floor(channels, account, conn, CLIENT)
@@ -104,8 +106,11 @@ def settle(
     slot: int, outcome: int, multiple: int, requeue: int, events: Array, i: int, account: int, book: Book, own: Own,
     result: Result,
 ) -> bool:  # fmt: skip
-    """Acknowledge a delivery, at once or perhaps later; return False if there is no room in `acts`."""
-    _, _, channels, ledger = book
+    """Acknowledge a delivery, at once or perhaps later; return False if there is no room in `acts`.
+
+    It is uncertain where the server may have closed the channel in a gap, because of a mistake of the client.
+    """
+    conn, gaps, channels, ledger = book
     consumers, transactions, _ = own
     slots, acts = ledger[1], transactions[1]
     row, frame, identity = slots[slot, SL.ROW], slots[slot, SL.FRAME], result[1][ST.BASE] + i
@@ -130,8 +135,13 @@ def settle(
             leave_windows(account, acts[act, ACT.EXTRA], frame, identity, events[i, EV.TS], 1, own)
     else:
         extra = plain(slots[slot, SL.EXTRA], transactions)
-        finish(result, row, outcome, identity, multiple, requeue, ch.ANSWERED, -1, queue_of(extra, consumers))
-        leave_windows(account, extra, frame, identity, events[i, EV.TS], 1, own)
+        mistake = channels[0][account, MISTAKE]
+        lost = cn.first_gap(conn, gaps, SERVER, mistake) if mistake > 0 else -1
+        if lost >= 0:
+            finish(result, row, NONE, -1, -1, -1, IN_GAP, gaps[lost, GAP_TS], queue_of(extra, consumers))
+        else:
+            finish(result, row, outcome, identity, multiple, requeue, ch.ANSWERED, -1, queue_of(extra, consumers))
+        leave_windows(account, extra, frame, identity, events[i, EV.TS], 1 if lost < 0 else 0, own)
         if extra >= 0:
             co.release(consumers, extra, 1)
     lg.remove(ledger, channels[0], slot)

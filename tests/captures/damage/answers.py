@@ -14,7 +14,8 @@ says for each way of damage, and each table that `analyze` writes of pairs, what
 - no latency: answered, but without a latency: the number is only inferred, or the match ambiguous.
 - otherwise: right, but another column says what the undamaged one does not.
 
-Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (of missed heartbeats: more).
+Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (of missed heartbeats and the
+offsets that streams reached: that are larger).
 Rows about frames whose own heads were damaged are left out.
 """
 
@@ -86,8 +87,8 @@ VALUES = {
 """Tables of values; a value that is not known is null."""
 LEAST = "possible"
 """What says less than any other value of its column (`evidence`)."""
-LESS = ("missed",)
-"""Values that may be smaller where less was captured."""
+LESS = ("missed", "stream_offset", "lag_records")
+"""Values that may be smaller where less was captured: they are so much at least."""
 
 
 @dataclass

@@ -189,10 +189,18 @@ def built(data: bytes, segment: Segment, seq: int, payload: bytes) -> bytes:
 
 
 def lossy(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[Packet]:
-    """Lose packets with data, one at least."""
+    """Lose packets with data, one at least, with all their copies: nothing tells a first copy from a second one."""
     data = [i for i in range(len(capture.packets)) if capture.data(i)]
-    lost = set(rnd.sample(data, max(round(len(capture.packets) * share), 1))) if data else set()
-    return [p for i, p in enumerate(capture.packets) if i not in lost]
+    lost = rnd.sample(data, max(round(len(capture.packets) * share), 1)) if data else []
+    places = {place_of(capture, i) for i in lost}
+    return [p for i, p in enumerate(capture.packets) if not capture.data(i) or place_of(capture, i) not in places]
+
+
+def place_of(capture: Capture, i: int) -> tuple[tuple[bytes, int, int], bytes]:
+    """The direction and the sequence number of packet i."""
+    segment = capture.segments[i]
+    assert segment is not None
+    return segment.flow, capture.packets[i].data[segment.tcp + 4 : segment.tcp + 8]
 
 
 def without_ends(capture: Capture, rnd: random.Random) -> list[Packet]:

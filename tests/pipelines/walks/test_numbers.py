@@ -761,3 +761,18 @@ def test_headers() -> None:
 def test_a_state_of_something_else() -> None:
     with pytest.raises(ValueError, match="not a state"):
         Numbering().put_back(b"nonsense")
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("again", [False, True])
+def test_after_a_frame_in_which_others_may_lie_nothing_is_counted(size: int, again: bool) -> None:
+    c, other = Connection(), Connection()
+    for number in (1, 2, 3, 4):
+        if number == 3:
+            c.lose(from_client=True)
+            c.anomalies[-1]["code"] = "bytes-left-over"
+        c.publish(number)
+        other.publish(number)
+    found = rows_of(numbered(arrow([c, other]), size, again=again), MESSAGES)
+    numbers = {each.id: [row["publish_seq"] for row in found if row["connection_id"] == each.id] for each in (c, other)}
+    assert numbers == {c.id: [1, 2, None, None], other.id: [1, 2, 3, 4]}

@@ -387,6 +387,24 @@ def closed_unseen() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "none", "ended_by": "channel-close"}]
 
 
+def closed_for_a_mistake_perhaps() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    for tag in range(1, 6):
+        c.deliver(tag)
+    c.ack(1, client=True)
+    c.ack(99, client=True)
+    c.ack(2, client=True)
+    gap = c.lose(from_client=False)
+    c.ack(3, client=True)
+    c.server("basic.qos-ok")  # nothing concerns deliveries
+    c.ack(4, client=True)
+    c.deliver(6)  # so it was not closed
+    c.ack(5, client=True)
+    c.ack(6, client=True)
+    unsure = {"outcome": "none", "ended_by": "gap", "end_ts_ns": gap * TICK}
+    return c, [{"outcome": "ack"}, {"outcome": "ack"}, unsure, unsure, {"outcome": "ack"}, {"outcome": "ack"}]
+
+
 def lost_after_its_own_close() -> tuple[Connection, list[dict[str, Any]]]:
     """Clients acknowledge also after they closed."""
     c = up(Connection(closed_by="client-close"))
@@ -442,6 +460,7 @@ SCENARIOS = {
         deliveries_that_come_late,
         opened_again_in_a_gap,
         closed_unseen,
+        closed_for_a_mistake_perhaps,
         lost_after_its_own_close,
         of_a_consumer_that_may_not_acknowledge,
         cut_at_the_end,
