@@ -1,7 +1,7 @@
 """AMQP 0-10: lengths in heads of frames that cannot be right, and heads that are none.
 
-Nothing marks where a frame ends, but what follows must be a head, half of whose bits are given. So a length is refuted
-where no head follows, and frames begin in what it spans.
+Nothing marks where a frame ends, but its fields say so, unless it is a body or a part of a segment, and what follows
+must be a head, half of whose bits are given. So a length is refuted by these.
 """
 
 from amqpscope.dissector.kernels.arrays import Array
@@ -53,11 +53,8 @@ def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> bool:
     bit of it changed.
     """
     parsers = walk.parsers
-    size, flags, kind = (
-        parsers[row, Parser.SIZE],
-        parsers[row, Parser.TYPE] >> 16,
-        parsers[row, Parser.TYPE] >> 8 & 0xFF,
-    )
+    size, head = parsers[row, Parser.SIZE], parsers[row, Parser.TYPE]
+    flags, kind = head >> 16, head >> 8 & 0xFF
     p, end = payload_at(walk, chunks, i, row), chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
     if is_above(walk, row, size + HEAD_BYTES, LARGEST) or (size > LONG and kind != BODY and p + size > end):
         return True
@@ -90,20 +87,20 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     Where they do not tell, a head follows, or none would with one bit of its size changed.
     """
     parsers = walk.parsers
-    size, there, kind = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED], parsers[row, Parser.TYPE]
+    size, there, head = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED], parsers[row, Parser.TYPE]
     if parsers[row, Parser.BELIEVED] or there == 0 or there < parsers[row, Parser.GOT]:
         return True
     top = walk.cursor[Cursor.ARENA]
     p = put_together(walk, row)
     walk.cursor[Cursor.ARENA] = top
-    if not is_told(kind >> 16, kind >> 8 & 0xFF):
+    if not is_told(head >> 16, head >> 8 & 0xFF):
         offset, left = chunks[Chunk.OFFSET, i], chunks[Chunk.LENGTH, i] - at
         follows = offset < 0 or left <= 0 or may_begin_head(walk.data, offset + at, offset + at + left)
         is_wrong = (
             not follows and there == size <= LONG and near_end(walk, p, size, p + size, FRAMES_IN_A_ROW, own) != -1
         )
     elif there == size:
-        is_wrong = not is_sound(walk.data, p, size, p + size, kind >> 8 & 0xFF, own)
+        is_wrong = not is_sound(walk.data, p, size, p + size, head >> 8 & 0xFF, own)
     else:
         q = natural_end(walk, row, p, p + there, own)
         is_wrong = q >= 0 and may_follow(walk.data, q, p + there, own)
