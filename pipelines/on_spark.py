@@ -289,6 +289,7 @@ def _walked_over(
     spark: SparkSession, over: OverKeys, files: Sequence[Part], given: Sequence[Place], job: Job
 ) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(READ_EVERY))  # of captures, few blocks at a time
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
     ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
