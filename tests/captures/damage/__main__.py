@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
     )
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for way in given.way or [*HARMFUL, *FLIPPED]:
-        if way not in HARMLESS:
+        if way not in HARMLESS and way != POINTS:
             total = Score()
             for score in scores(found, way, given.seeds, given.tshark, given.misses):
                 total.add(score)
