@@ -36,6 +36,8 @@ SESSION_NS = 24 * HOUR_NS
 """How long a session of AMQP 0-10 may take to go on on another connection."""
 MOST_PUBLISHES = 1 << 22
 """Publishes that are kept for their deliveries; of more, the latest."""
+MOST_WAITING = 2 * MOST_PUBLISHES
+"""Publishes and deliveries of which none waits for bytes of other connections if there are more."""
 OPEN_NS = 1 << 62
 """Stands for the time of the last packet of a connection that goes on."""
 ALL = frozenset(ev.SPOKEN.values())
@@ -187,22 +189,24 @@ class Continuing(Engine):
             state = {number: self.chains[number].take_out() for number in sorted(fed)}
             self._walks[identity] = zlib.compress(PLAIN.written(state), 1)
 
-    def conclude_batch(self, ended: pa.Array, is_last: bool) -> None:
+    def conclude_batch(self, ended: pa.Array, held_ns: int, is_last: bool) -> None:
         """Walk over keys as far as their rows are final, and write what is.
 
         Args:
             ended: connections.
+            held_ns: time of the first bytes of which rows come later (`IdleDissector.held_ns`).
             is_last: whether everything is final.
         """
         for each in self.over_keys:
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
+            until = OPEN_NS if is_last else self._now - self._patience(len(rows), held_ns)
             if each.of == KEYED:
-                self.partial[KEYED] = self._match(each, rows, is_last)
-                going_on, since = pa.array(self.going_on, pa.int64()), self._now - self.window_ns - PATIENCE_NS
+                self.partial[KEYED] = self._match(each, rows, until)
                 lost = pa.concat_tables([SCHEMA.empty_table(), *self.partial[LOST]])
-                self.partial[LOST] = [still_needed(lost, since, going_on)]
+                going_on = pa.array(self.going_on, pa.int64())
+                self.partial[LOST] = [still_needed(lost, until - self.window_ns, going_on)]
             elif each.of == stream_deliveries.PARTIAL:
-                young = self._young_ones(rows, is_last)
+                young = pc.greater(rows["ts_ns"], until)
                 self.partial[each.of] = [rows.filter(young)]
                 self._lag(each, rows.filter(pc.invert(young)), is_last)
             else:
@@ -238,19 +242,23 @@ class Continuing(Engine):
         for found in self._over_keys(over, [[rows]]):
             self._rows(found)
 
-    def _young_ones(self, rows: pa.Table, is_last: bool) -> pa.ChunkedArray:
-        """Return which rows wait, because others of their time may come."""
-        return pc.greater(rows["ts_ns"], pa.scalar(OPEN_NS if is_last else self._now - PATIENCE_NS))
+    def _patience(self, rows: int, held_ns: int) -> int:
+        """Return how long rows wait for others of their time: at most the window for bytes that wait themselves (ns).
 
-    def _match(self, over: OverKeys, rows: pa.Table, is_last: bool) -> list[pa.Table]:
-        """Match deliveries; return those that wait, and publishes that these and later ones may come from."""
-        young, is_delivery = self._young_ones(rows, is_last), rows["is_delivery"]
+        Where there are too many rows, they do not wait for these bytes.
+        """
+        longest = self.window_ns if rows <= MOST_WAITING else PATIENCE_NS
+        return max(PATIENCE_NS, min(self._now - held_ns, longest))
+
+    def _match(self, over: OverKeys, rows: pa.Table, until_ns: int) -> list[pa.Table]:
+        """Match deliveries up to a time; return the others, and publishes that these and later ones may come from."""
+        young, is_delivery = pc.greater(rows["ts_ns"], until_ns), rows["is_delivery"]
         ready = pc.and_not(is_delivery, young)
         asked = rows["key"].filter(ready).unique()
         some = pc.and_(pc.is_in(rows["key"], value_set=asked), pc.or_(ready, pc.invert(is_delivery)))
         self._pass(over, rows.filter(some))
         publishes = rows.filter(pc.invert(is_delivery))
-        publishes = publishes.filter(pc.greater_equal(publishes["ts_ns"], self._now - self.window_ns - PATIENCE_NS))
+        publishes = publishes.filter(pc.greater_equal(publishes["ts_ns"], until_ns - self.window_ns))
         return [publishes.slice(max(len(publishes) - MOST_PUBLISHES, 0)), rows.filter(pc.and_(is_delivery, young))]
 
     def _lag(self, over: OverKeys, rows: pa.Table, is_last: bool) -> None:

@@ -157,7 +157,7 @@ class Analysis:
         """Walk over the rows so far."""
         under_way = None if is_last else self._dissection.dissector.under_way
         ended = self._walking.step(under_way, snapped(self._dissection, self._cut))
-        self.engine.conclude_batch(ended, is_last)
+        self.engine.conclude_batch(ended, self._dissection.dissector.held_ns, is_last)
 
 
 def read_state(journal: Journal) -> dict[str, Any]:

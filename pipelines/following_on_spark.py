@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from amqpscope.dissector.cli import arguments as common
 from amqpscope.dissector.cli import following as followed
 from amqpscope.dissector.dissector import Options
-from amqpscope.dissector.following.dissection import Dissection, IdleDissector
+from amqpscope.dissector.following.dissection import LATEST, Dissection, IdleDissector
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.following.parts import Cutter, Files, Sequel
@@ -231,13 +231,14 @@ class SpreadAnalysis(Spread):
     def finish(self, is_last: bool) -> End:
         """See `loop.Batch`."""
         engine, cut = self._engine, following.snapped(self.dissection, self._cut)
-        ended = [pa.array([], pa.int64())]
+        ended, held_ns = [pa.array([], pa.int64())], LATEST
         walks = Walks(engine.window_ns, engine.compiled, cut, self._most)
         for data in self.made(analyze_part, self.job(is_last, walks=walks)):
             found = unpack(REST, VERSION, data)
             engine.merge(found)
             ended += found["ended"]["connection_id"].chunks
-        engine.conclude_batch(pa.concat_arrays(ended), is_last)
+            held_ns = min(held_ns, found["held_ns"])
+        engine.conclude_batch(pa.concat_arrays(ended), held_ns, is_last)
         end = following.written(engine, engine.summaries(is_last), cut, {})
         return end._replace(state={**end.state, **self.state})
 
@@ -270,7 +271,11 @@ def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
                     ended.append(walking.step(dissector.under_way, cut))
             ended.append(walking.step(dissector.under_way if job.sequel.end_ns is None else None, cut))
         kernels.end(compiled)
-        rest = {**engine.rest(engine.going_on), "ended": pa.table({"connection_id": pa.concat_arrays(ended)})}
+        rest = {
+            **engine.rest(engine.going_on),
+            "ended": pa.table({"connection_id": pa.concat_arrays(ended)}),
+            "held_ns": dissector.held_ns,
+        }
         files = {REST: pack(REST, VERSION, rest), **job.left(number, dissector)}
         files[STATISTICS.format(number)] = pack(STATISTICS, VERSION, walking.take_out())
         yield from task.written(files=files)

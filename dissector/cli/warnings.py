@@ -36,7 +36,8 @@ class HeldBack:
         """Yield a line per connection whose frames have been held back for a second or longer."""
         flows, now = self._dissector.tcp.flows, time.monotonic()
         held = {
-            (slot, int(flows.conn[slot, Conn.FIRST_TS])): (side, begun) for slot, side, begun in self._dissector.held()
+            (slot, int(flows.conn[slot, Conn.FIRST_TS])): (side, begun)
+            for slot, side, begun, _ in self._dissector.held()
         }
         self._since = {key: self._since.get(key, now) for key in held}
         for key, since in self._since.items():

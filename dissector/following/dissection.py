@@ -23,6 +23,8 @@ from amqpscope.dissector.tcp.state import Conn, Facts
 
 HEAD = b"amqpscope follow 1\n"
 HOUR_NS = 3600 * 10**9
+LATEST = 1 << 62
+"""A time after all others."""
 IDLE_HOURS = 24
 """Hours of capture time without a packet after which a connection is evicted; looked at every hour."""
 BATCH_BYTES = 6 << 20
@@ -42,6 +44,11 @@ class IdleDissector(Dissector):
         text = f"connections without a packet for {IDLE_HOURS} hours: {len(idle)} evicted"
         yield from self.evict(idle, buffer, segment, text)
         self.retain(buffer)
+
+    @property
+    def held_ns(self) -> int:
+        """The time of the first bytes that wait for others, so that their rows come later (ns); LATEST without any."""
+        return min((since_ns for *_, since_ns in self.held()), default=LATEST)
 
     def under_way(self) -> pa.RecordBatch:
         """Return the rows that the connections that go on would have now."""

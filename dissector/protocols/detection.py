@@ -139,11 +139,12 @@ class Detector:
             if facts[slots[i], Facts.PROTOCOL] == 0:
                 yield i
 
-    def holding(self, facts: Ints) -> Iterator[tuple[int, int]]:
-        """Return undecided connections with bytes held back that seem to be a broker's, and the side of the first."""
+    def holding(self, facts: Ints) -> Iterator[tuple[int, int, int]]:
+        """Return undecided connections with bytes held back that seem to be a broker's: the first's side and time."""
         for slot, probe in self.probes.items():
             if probe.held and self.serving & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
-                yield slot, int(probe.held[0][0][Chunk.SIDE])
+                first, _ = probe.held[0]
+                yield slot, int(first[Chunk.SIDE]), int(first[Chunk.TS])
 
     def reopen(self, slot: int, facts: Ints) -> None:
         """Decide anew of a connection: its TLS was opened."""

@@ -155,12 +155,13 @@ class Framing:
             faults[first] = faults[last] = parsers[:, of]
         return faults
 
-    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool, int]]:
+        """Return which of these connections hold chunks back (`registry.Stage`)."""
         for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
-            side = int(self.held.rows[self.parsers[2 * slot, Parser.QUEUE], Held.SIDE])
-            row = self.parsers[2 * slot + side]
-            yield slot, side, bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
+            first = self.held.rows[self.parsers[2 * slot, Parser.QUEUE]]
+            row = self.parsers[2 * slot + first[Held.SIDE]]
+            showed_none = bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
+            yield slot, int(first[Held.SIDE]), showed_none, int(first[Held.TS])
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction: its boundary was lost for good.

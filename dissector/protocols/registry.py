@@ -102,8 +102,11 @@ class Stage(Protocol):
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction."""
 
-    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool, int]]:
+        """Return which of these connections hold chunks back.
+
+        Also the side searched, whether it showed no frame, and the time of the first of these chunks (ns).
+        """
 
 
 class Recogniser(Protocol):

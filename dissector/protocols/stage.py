@@ -103,6 +103,6 @@ class FramedStage:
         """Return the bytes skipped in current searches, of both directions together."""
         return self.framing.skipped(slots)
 
-    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
-        """Return which of these connections hold chunks back, the side searched, and whether it showed no frame."""
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool, int]]:
+        """Return which of these connections hold chunks back (`registry.Stage`)."""
         return self.framing.holding(slots)

@@ -50,6 +50,14 @@ def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
     return rows(out)
 
 
+def rotated(name: str, borders: list[int], slower: int) -> list[tuple[int, str, bytes]]:
+    """The files of a recording, as if its capture had rotated and taken longer (`rotate`)."""
+    packets, link = recorded(name)
+    begin = packets[0].ts_ns
+    packets = [replace(packet, ts_ns=begin + slower * (packet.ts_ns - begin)) for packet in packets]
+    return rotate(packets, borders, "trace", link)
+
+
 @settings(
     deadline=None, max_examples=6, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
 )
@@ -65,19 +73,28 @@ def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
 @example(
     name="begun_before.pcap", borders=[65536], kills=[], slower=1
 )  # publishes are known later than their deliveries
+@example(name="begun_before.pcap", borders=[65536], kills=[], slower=1000)  # more than a minute later
 def test_statistics_are_those_of_one_pass_whatever_is_killed(
     name: str, borders: list[int], kills: list[int], slower: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder, out = tmp_path_factory.mktemp("captures"), tmp_path_factory.mktemp("statistics")
-    packets, link = recorded(name)
-    begin = packets[0].ts_ns
-    packets = [replace(packet, ts_ns=begin + slower * (packet.ts_ns - begin)) for packet in packets]
-    for _, file, content in rotate(packets, borders, "trace", link):
+    for _, file, content in rotated(name, borders, slower):
         (folder / file).write_bytes(content)
         with killed(kills.pop() if kills else None):
             follow(folder, out / "followed", make=MAKE, tables=schemas())
     follow(folder, out / "followed", until_idle=0, make=MAKE, tables=schemas())
     assert rows(out / "followed") == expected(folder, out / "at once")
+
+
+def test_deliveries_wait_for_bytes_that_are_held_back_no_longer_than_the_window(tmp_path: Path) -> None:
+    (tmp_path / "captures").mkdir()
+    make = partial(Analysis, Options(), 90 * 10**9)
+    for _, file, content in rotated("begun_before.pcap", [65536], 1000):
+        (tmp_path / "captures" / file).write_bytes(content)
+        follow(tmp_path / "captures", tmp_path / "out", make=make, tables=schemas())
+    follow(tmp_path / "captures", tmp_path / "out", until_idle=0, make=make, tables=schemas())
+    found = pq.read_table(tmp_path / "out" / "transits", columns=["matched_by"])["matched_by"].to_pylist()
+    assert Counter(found) == {"ambiguous": 6, "content": 1}
 
 
 def test_what_is_open_when_a_connection_is_evicted_is_censored_by_that(tmp_path: Path) -> None:

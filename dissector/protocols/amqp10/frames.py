@@ -162,6 +162,6 @@ class Amqp10:
         lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)
         return lost
 
-    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool]]:
+    def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool, int]]:
         """Return nothing: no chunks are held back."""
         yield from ()
