@@ -87,7 +87,7 @@ class Engine:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         tables: the tables of statistics to make.
-        deliveries: whether messages may be deliveries; without any there are no transits.
+        deliveries: see `rows_for`.
 
     Attributes:
         pool: threads that prepare rows and walk; `finish` ends them.
@@ -103,8 +103,8 @@ class Engine:
         self.compiled = compiled
         self.window_ns = window_ns
         self.tables = frozenset(tables)
-        self.rows = rows_for(tables) - (frozenset() if deliveries else {KEYED})
-        self.chains = chains(compiled, tables)
+        self.rows = rows_for(tables, deliveries)
+        self.chains = chains(compiled, self.rows)
         self.gathered = Gathered(needs_of(self.chains), compiled)
         self._latencies = Latencies()
         self._adding: list[Future[None]] = []

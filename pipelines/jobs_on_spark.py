@@ -26,7 +26,6 @@ from amqpscope.pipelines.statistics import (
     OVER_KEYS,
     RESOLVED,
     SHARED,
-    Chain,
     OverKeys,
     chains,
     needs_of,
@@ -48,12 +47,10 @@ class Task(NamedTuple):
     """What the Python workers get.
 
     Attributes:
-        table: the statistic to make.
-        of: name of the rows that walks over connections yield for it.
+        of: name of the rows that walks over connections yield.
         cut: names of captures with cut packets.
     """
 
-    table: str
     of: str
     cut: tuple[str, ...]
 
@@ -81,11 +78,9 @@ def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame
     if parts and not any(over.of in SHARED for over in over_keys):
         return reduce(DataFrame.union, parts)
     parts = parts if "amqp010_frames" in tables else []
-    rows = reduce(DataFrame.union, [_over_connections(Task(name, name, cut), tables, schema(name)), *parts])
+    rows = reduce(DataFrame.union, [_over_connections(Task(name, cut), tables, schema(name)), *parts])
     if name in RESOLVED and "stream_frames" in tables:
-        return _resolved(
-            name, rows, _over_connections(Task(name, RESOLVED[name].of, cut), tables, RESOLVED[name].schema)
-        )
+        return _resolved(name, rows, _over_connections(Task(RESOLVED[name].of, cut), tables, RESOLVED[name].schema))
     return rows
 
 
@@ -96,14 +91,8 @@ def _spark(fields: pa.Schema) -> StructType:
 # ---- walks over connections
 
 
-def _walks(task: Task, compiled: bool = False) -> list[Chain]:
-    """Return new walks that yield the rows of the task."""
-    found = chains(compiled, (task.table,))
-    return [each for each in found if task.of in (*each.walk.tables, *getattr(each.walk, "partial", ()))]
-
-
 def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Schema) -> DataFrame:
-    kept = layouts(needs_of(_walks(task)))
+    kept = layouts(needs_of(chains(rows=(task.of,))))
     there = {source: tables[name] for source, name in enumerate(ev.SOURCES) if name in tables}
     there[ev.CONNECTIONS] = _with_windows(tables)
     ordered = union.ordered(there, kept)
@@ -131,7 +120,7 @@ def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
 def walk_connections(task: Task, batches: Batches) -> Batches:
     """Walk over the connections of a task."""
     compiled = kernels.begin(None)
-    walks = _walks(task, compiled)
+    walks = chains(compiled, (task.of,))
     kept = layouts(needs_of(walks))
     cut = pa.array(task.cut, pa.string())
     for batch in batches:
@@ -165,10 +154,10 @@ def _over_keys(
     if over.of == KEYED:
         rows = tables["messages"].mapInArrow(partial(_keyed, cut), _spark(over.schema))
     else:
-        rows = _over_connections(Task(name, over.of, cut), tables, over.schema)
+        rows = _over_connections(Task(over.of, cut), tables, over.schema)
     given = over.given[1].empty_table() if over.given else None
     if over.given and "anomalies" in tables:
-        given = _over_connections(Task(name, over.given[0], cut), tables, over.given[1]).toArrow()
+        given = _over_connections(Task(over.given[0], cut), tables, over.given[1]).toArrow()
     ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
     return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns, given), _spark(schema(name)))
 

@@ -10,7 +10,7 @@ To add a walk, add a line to OVER_CONNECTIONS or OVER_KEYS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -221,19 +221,24 @@ class Chain:
         return [self.walk, self.stage] if self.stage else [self.walk]
 
 
-def chains(compiled: bool = False, tables: Sequence[str] = TABLES) -> list[Chain]:
-    """Return the walks over connections that these tables need, new ones."""
-    wanted = rows_for(tables)
+def chains(compiled: bool = False, rows: Collection[str] | None = None) -> list[Chain]:
+    """Return the walks over connections that yield any of these rows, new ones; None: all walks."""
     made = [Chain(member, compiled) for member in OVER_CONNECTIONS]
-    return [chain for chain in made if wanted & {*chain.walk.tables, *getattr(chain.walk, "partial", ())}]
+    yielded = [{*chain.walk.tables, *getattr(chain.walk, "partial", ())} for chain in made]
+    return [chain for chain, names in zip(made, yielded, strict=True) if rows is None or names & {*rows}]
 
 
-def rows_for(tables: Sequence[str]) -> frozenset[str]:
-    """Return the names of all rows that walks yield for these tables, the tables' own names included."""
+def rows_for(tables: Sequence[str], deliveries: bool = True) -> frozenset[str]:
+    """Return the names of all rows that walks yield for these tables, the tables' own names included.
+
+    Args:
+        tables: their names.
+        deliveries: whether messages may be deliveries; without any there are no transits.
+    """
     found = set(tables)
     if found & {"latency_buckets", "latency_summary"}:
         found |= set(METRICS)
-    over_keys = [each for each in OVER_KEYS if found & set(each.tables)]
+    over_keys = [each for each in OVER_KEYS if found & set(each.tables) and (deliveries or each.of != KEYED)]
     found |= {each.of for each in over_keys} | {each.given[0] for each in over_keys if each.given}
     found |= {resolved.of for name, resolved in RESOLVED.items() if name in found}
     return frozenset(found)

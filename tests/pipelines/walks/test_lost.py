@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines import jobs
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks.transits.lost import SCHEMA, Lost, LostPublishes, still_needed
+from amqpscope.pipelines.engine import Engine, batches
+from amqpscope.pipelines.statistics import KEYED
+from amqpscope.pipelines.walks.transits.lost import LOST, SCHEMA, Lost, LostPublishes, still_needed
 from tests.pipelines.scenario import TICK, Connection, arrow
 
 ALIKE = {"exchange": "e", "routing_key": "k", "body_hash": 7}
@@ -93,6 +94,12 @@ def test_it_is_the_rule(seed, since, long):
     assert mine == [any(row["place"] == place and row["connection_id"] in near for row in every) for place in range(5)]
     later = Lost(still_needed(rows, since, pa.array([], pa.int64())))
     assert (later.may_lack(*asked).tolist() if later else [False] * 5) == mine
+
+
+def test_it_is_left_out_where_there_are_no_deliveries():
+    engine = Engine(deliveries=False)
+    assert not engine.rows & {KEYED, LOST}
+    assert LOST not in {name for chain in engine.chains for name in getattr(chain.walk, "partial", ())}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
