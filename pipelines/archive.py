@@ -139,7 +139,8 @@ def dissect_captures(sources: Sequence[Source], options: Range, to: Submission, 
         with _output(folder, schemas(known.options.protocol), {**to.note, **ready.times}, form) as made:
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
             tasks = Job(str(folder / HIDDEN), known, ready.compiled, form, ready.tally)
-            found = collected(segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN), ready.counted)
+            dissected = segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)
+            found = collected(dissected, AT_A_TIME, ready.counted)
             for file in chain.from_iterable(found.values()):
                 made.adopt(file)
         return Made(made.rows, ready.reading)
@@ -169,8 +170,8 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, ready.tally, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
         with _output(folder, {name: schema(name) for name in here.tables()}, {**to.note, **ready.times}) as made:
-            walking = partial(analyze_part, tasks, ready.plan.known)
-            found = collected(segments(spark, ready).mapInArrow(walking, WRITTEN), ready.counted)
+            walked = segments(spark, ready).mapInArrow(partial(analyze_part, tasks, ready.plan.known), WRITTEN)
+            found = collected(walked, AT_A_TIME, ready.counted)
             watch.steps = ()
             for file in found.get(CONNECTIONS, ()):
                 engine.failures.add(pq.read_table(readable(file.file)))
@@ -193,7 +194,7 @@ def _run(
             return job(spark, found, watch)
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
-    return to.run(work, AT_A_TIME, small=True)
+    return to.run(work, small=True)
 
 
 @contextmanager

@@ -181,7 +181,7 @@ class Spread:
         self._files.close()
         rest: list[bytes] = []
         tasks = numbers(self.spark, range(self.parts)).mapInArrow(partial(task, job), WRITTEN)
-        for name, parts in collected(tasks).items():
+        for name, parts in collected(tasks, 1).items():
             for part in parts:
                 if name in self.output.rows:
                     self.output.adopt(part)

@@ -101,7 +101,7 @@ def analyze_folder(folder: Place, to: Submission, window_ns: int = HOUR_NS) -> d
     """
     weight = here.weight(folder)
     work = partial(_analyze, folder.absolute(), to, window_ns, weight)
-    return to.run(work, READ_EVERY, small=weight < SMALL)
+    return to.run(work, small=weight < SMALL)
 
 
 def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: SparkSession) -> dict[str, int]:
@@ -122,7 +122,7 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
             tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
             rows = ordered(tables, partitions(spark, weight))
-            found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN))
+            found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN), READ_EVERY)
             conclude(spark, engine, made, found, job)
         finally:
             remove_tree(hidden)
@@ -269,7 +269,7 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
             given = [part.file for part in found.get(each.given[0], ())] if each.given else []
-            for name, parts in collected(_walked_over(spark, each, files, given, job)).items():
+            for name, parts in collected(_walked_over(spark, each, files, given, job), READ_EVERY).items():
                 found[name] = found.get(name, []) + parts
             del found[each.of]
     for name in here.tables():
@@ -289,7 +289,6 @@ def _walked_over(
     spark: SparkSession, over: OverKeys, files: Sequence[Part], given: Sequence[Place], job: Job
 ) -> DataFrame:
     """Walk over keys on Spark; return the part files (WRITTEN)."""
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(READ_EVERY))  # of captures, few blocks at a time
     rows = _parquet(spark, [each.file for each in files], over.schema)
     partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
     ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)

@@ -11,6 +11,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.parallel.counts import Counts
@@ -34,6 +35,7 @@ T = TypeVar("T")
 
 WRITTEN = "name string, file string, rows long, counts binary"
 """What tasks return: part files of tables and of partial results, and what they counted (`Counts`, pickled)."""
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _WRITTEN = pa.schema([("name", pa.string()), ("file", pa.string()), ("rows", pa.int64()), ("counts", pa.binary())])
 _CAUSE = re.compile(r"^\s*(?:Caused by: )?([\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -60,19 +62,18 @@ class Submission:
     advance: Advance = quiet
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, work: Callable[[SparkSession], T], batch: int, small: bool) -> T:
+    def run(self, work: Callable[[SparkSession], T], small: bool) -> T:
         """Start a session, if none runs, and do work that this process cannot do without it.
 
         Args:
             work: gets the session; Ctrl-C interrupts it.
-            batch: rows that go to Python at a time.
             small: there is little for Spark itself to do.
 
         Raises:
             SessionError: Spark does not start.
         """
-        own = {"spark.sql.execution.arrow.maxRecordsPerBatch": str(batch), "spark.sql.adaptive.enabled": "false"}
-        with session.running(self.master, small=small, **own, **self.settings) as begin:
+        own = {"spark.sql.adaptive.enabled": "false", **self.settings}
+        with session.running(self.master, small=small, **own) as begin:
             self.advance("starting Spark", 0, 0)
             return interruptible(lambda: work(begin()))
 
@@ -127,23 +128,42 @@ def interruptible(work: Callable[[], T]) -> T:
             raise
 
 
-def collected(jobs: DataFrame, counted: Callable[[Counts], None] | None = None) -> dict[str, list[Part]]:
+def collected(
+    jobs: DataFrame, at_a_time: int, counted: Callable[[Counts], None] | None = None
+) -> dict[str, list[Part]]:
     """Run tasks; return what the successful ones wrote, by name.
 
     Args:
         jobs: what tasks yield (WRITTEN).
+        at_a_time: rows that go to Python at a time.
         counted: called with what each of them counted.
 
     Raises:
         SparkError: a task failed repeatedly.
     """
+
+    def collect() -> list[Row]:
+        with _at_a_time(jobs.sparkSession, at_a_time):
+            return jobs.collect()
+
     made: dict[str, list[Part]] = {}
-    for name, file, rows, counts in run(jobs.collect):
+    for name, file, rows, counts in run(collect):
         if counts is None:
             made.setdefault(name, []).append(Part(name, place(file), rows))
         elif counted is not None:
             counted(pickle.loads(counts))  # noqa: S301 - our own tasks wrote it
     return made
+
+
+@contextmanager
+def _at_a_time(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Have this number of rows go to Python at a time."""
+    before = str(spark.conf.get(_ROWS))
+    spark.conf.set(_ROWS, rows)
+    try:
+        yield
+    finally:
+        spark.conf.set(_ROWS, before)
 
 
 def run(job: Callable[[], T]) -> T:

@@ -103,6 +103,23 @@ def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monke
         assert found[name] == rows, name
 
 
+def test_each_job_says_how_many_rows_its_tasks_get_at_a_time(spark):
+    from amqpscope.pipelines import tasks  # noqa: PLC0415
+
+    def sizes(batches):
+        yield from (
+            pa.record_batch({"name": ["size"], "file": [""], "rows": [len(each)], "counts": pa.nulls(1, pa.binary())})
+            for each in batches
+        )
+
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(setting)
+    rows = spark.range(0, 10, 1, 1).mapInArrow(sizes, tasks.WRITTEN)
+    for at_a_time, expected in ((4, [4, 4, 2]), (10, [10])):
+        assert [part.rows for part in tasks.collected(rows, at_a_time)["size"]] == expected
+    assert spark.conf.get(setting) == before
+
+
 def test_a_dissection_that_was_killed(spark, tmp_path):
     """Connections without a row get one."""
     c = Connection(connection_id=0)  # was open
