@@ -40,7 +40,7 @@ from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.preparing import PACKET
 from amqpscope.pipelines.progress_on_spark import Done, Tally, Watch, watched
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
-from amqpscope.pipelines.tasks import WRITTEN, Submission, Task, collected, run
+from amqpscope.pipelines.tasks import WRITTEN, SparkError, Submission, Task, collected, run
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import schema
 
@@ -184,17 +184,28 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
 def _run(
     job: Callable[[SparkSession, Ready, Watch], Made], sources: Sequence[Source], options: Range, to: Submission
 ) -> Made:
-    """Start Spark, survey the captures, and run a job over them."""
+    """Start Spark, survey the captures, and run a job over them; do that again if any vanish meanwhile."""
 
     def work(spark: SparkSession) -> Made:
         with watched(spark, to.advance) as watch:
-            watch.steps, watch.size, watch.files = ("surveying captures",), total_size(sources) or 0, len(sources)
-            found = ready(spark, sources, options, watch.tally)
-            watch.steps, watch.tally.value = ("reading packets", "dissecting connections"), Done()
-            return job(spark, found, watch)
+            while True:
+                watch.steps, watch.size, watch.files = ("surveying captures",), total_size(sources) or 0, len(sources)
+                found = ready(spark, sources, options, watch.tally)
+                watch.steps, watch.tally.value = ("reading packets", "dissecting connections"), Done()
+                try:
+                    return job(spark, found, watch)
+                except SparkError:
+                    if all(map(_exists, found.reading.sources)):
+                        raise
+                watch.tally.value = Done()
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
     return to.run(work, small=True)
+
+
+def _exists(source: Source) -> bool:
+    """Return whether a capture is there that the light pass could read."""
+    return bool(source.error) or places.place(str(source.path)).exists()
 
 
 @contextmanager

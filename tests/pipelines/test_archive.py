@@ -23,16 +23,17 @@ import pytest
 
 import amqpscope
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.capture.sources import named
+from amqpscope.dissector.capture.sources import find, named
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.places import Place, place, readable, writable
+from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here
 from tests import store
 from tests.dissector.builders import pcap
-from tests.dissector.runs import FOLDER, recorded
+from tests.dissector.runs import FOLDER, recorded, tables
 from tests.pipelines.failing import fail
 
 if TYPE_CHECKING:
@@ -272,6 +273,28 @@ def are_those_of_one_process(captures: Path, folder: Path) -> None:
     main(["dissect", str(captures), "-o", str(folder / "one")])
     assert rows_of(folder / "out") == rows_of(folder / "one")
     assert {path.name for path in (folder / "out").iterdir()} == {NOTE, *schemas()}
+
+
+def test_a_file_that_vanishes_after_the_light_pass_is_reported_as_by_one_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from amqpscope.pipelines import archive  # noqa: PLC0415
+
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    for name in ("pika_confirms.pcap", "gets.pcap"):
+        shutil.copy(FOLDER / name, folder)
+    sources = named([folder])
+    reading = Reading(find([str(folder)]), compiled=False)
+
+    def options(begin: int) -> Options:
+        (folder / "gets.pcap").unlink(missing_ok=True)
+        return Options()
+
+    archive.dissect_captures(sources, options, archive.Submission(spark.sparkContext.master, tmp_path / "out"))
+    expected = {name: Counter(map(repr, rows.to_pylist())) for name, rows in tables(reading).items()}
+    assert [source.name for source in reading.skipped] == ["gets.pcap"]
+    assert rows_of(tmp_path / "out") == expected
 
 
 def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
