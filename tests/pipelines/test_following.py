@@ -20,7 +20,7 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.following.parts import Cutter
 from amqpscope.dissector.reading import Reading
-from amqpscope.pipelines import here
+from amqpscope.pipelines import continuing, here
 from amqpscope.pipelines.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.dissector.builders import pcap
@@ -86,9 +86,14 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
     assert rows(out / "followed") == expected(folder, out / "at once")
 
 
-def test_deliveries_wait_for_bytes_that_are_held_back_no_longer_than_the_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("window_ns", "most"), [(90 * 10**9, continuing.MOST_WAITING), (HOUR_NS, 1)])
+def test_deliveries_wait_for_bytes_that_are_held_back_within_bounds(
+    window_ns: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No longer than the window, nor where too many rows wait."""
+    monkeypatch.setattr(continuing, "MOST_WAITING", most)
     (tmp_path / "captures").mkdir()
-    make = partial(Analysis, Options(), 90 * 10**9)
+    make = partial(Analysis, Options(), window_ns)
     for _, file, content in rotated("begun_before.pcap", [65536], 1000):
         (tmp_path / "captures" / file).write_bytes(content)
         follow(tmp_path / "captures", tmp_path / "out", make=make, tables=schemas())
