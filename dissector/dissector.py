@@ -30,7 +30,7 @@ from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Wanted, Work
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import Chunk, Facts, Queue, Results, Segment, Window
+from amqpscope.dissector.tcp.state import Chunk, Conn, Facts, Queue, Results, Segment, Window
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
@@ -226,16 +226,17 @@ class Dissector:
 
     def held(self) -> Iterator[tuple[int, int, bool, int]]:
         """Yield connections with bytes that wait: slot, side, whether the beginning is missing, and since when (ns)."""
-        facts, segments = self.tcp.flows.facts, self.tcp.flows.segments
+        flows, facts = self.tcp.flows, self.tcp.flows.facts
         for slot, side, since_ns in self.detector.holding(facts):
             yield slot, side, bool(facts[slot, Facts.SYN] == 0), since_ns
         for number, stage in sorted(self.stages.items()):
             mine = (facts[:, Facts.USED] == 1) & (facts[:, Facts.PROTOCOL] == number)
             yield from stage.holding(np.flatnonzero(mine))
-        for row in np.flatnonzero(self.tcp.flows.queues[:, Queue.COUNT]).tolist():
-            if facts[row // 2, Facts.PROTOCOL] in self.stages:
-                first = segments[self.tcp.flows.queues[row, Queue.HEAD]]
-                yield row // 2, row % 2, False, int(first[Segment.TS])
+        for row in np.flatnonzero(flows.queues[:, Queue.COUNT]).tolist():
+            slot = row // 2
+            if facts[slot, Facts.PROTOCOL] in self.stages or self.detector.may_serve(slot, facts):
+                first = flows.segments[flows.queues[row, Queue.HEAD]]
+                yield slot, row % 2, bool(flows.conn[slot, Conn.UNSETTLED]), int(first[Segment.TS])
 
     def _lighten(self, segments: SegmentBatch, buffer: Buffer) -> Iterator[Work]:
         """Evict the connections with the most retained bytes, and report it at the last of these segments."""

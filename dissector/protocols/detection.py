@@ -142,9 +142,14 @@ class Detector:
     def holding(self, facts: Ints) -> Iterator[tuple[int, int, int]]:
         """Return undecided connections with bytes held back that seem to be a broker's: the first's side and time."""
         for slot, probe in self.probes.items():
-            if probe.held and self.serving & {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}:
+            if probe.held and self.may_serve(slot, facts):
                 first, _ = probe.held[0]
                 yield slot, int(first[Chunk.SIDE]), int(first[Chunk.TS])
+
+    def may_serve(self, slot: int, facts: Ints) -> bool:
+        """Return whether a connection is undecided, and seems to be a broker's."""
+        ports = {int(facts[slot, Facts.A_PORT]), int(facts[slot, Facts.B_PORT])}
+        return facts[slot, Facts.PROTOCOL] == 0 and not self.serving.isdisjoint(ports)
 
     def reopen(self, slot: int, facts: Ints) -> None:
         """Decide anew of a connection: its TLS was opened."""

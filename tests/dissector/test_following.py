@@ -7,23 +7,30 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.cli.program import main
+from amqpscope.dissector.dissector import Options
+from amqpscope.dissector.following.dissection import LATEST, IdleDissector
 from amqpscope.dissector.following.folder import AGAIN, LATE, SETTLED_S
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.tables.output import OutputError
 from amqpscope.dissector.tables.rows import schemas
+from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
 from tests.dissector.moves import by_connection
-from tests.dissector.runs import Row, dissect, recorded
+from tests.dissector.runs import FOLDER, Row, dissect, recorded
 
 RECORDINGS = ("stream_super.pcap", "lossy_link.pcap", "qpid_multi_session.pcap", "violations.pcap", "tls_pika.pcap")
+SMALL = sorted(path.name for path in FOLDER.glob("*.pcap") if path.stat().st_size < 1 << 14)
 SECOND = 10**9
 
 
@@ -52,6 +59,24 @@ def test_rows_are_those_of_one_dissection_whatever_is_killed(
             follow(folder, out, until_idle=0)
     follow(folder, out, until_idle=0)
     assert comparable(written(out)) == comparable(dissect(folder))
+
+
+@settings(deadline=None, max_examples=10, phases=(Phase.explicit, Phase.generate))
+@given(name=st.sampled_from(SMALL), lost=st.sets(st.integers(1, 100), max_size=20))
+@example(name="begun_before.pcap", lost={1, 2})  # the first segment waits for a late SYN until its client says more
+def test_rows_come_at_once_unless_bytes_are_held_back(name: str, lost: set[int]) -> None:
+    """All but those of contents that a gap cut, which shows later."""
+    packets, link = recorded(name)
+    dissector = IdleDissector(Options(), compiled=False)
+    dissector.captures.append(name)
+    held_ns = LATEST
+    for packet in (packet for number, packet in enumerate(packets) if number not in lost):
+        (batch,) = CaptureFile(BytesIO(pcap([packet], ns=True, link=link)), name, 0, compiled=False)
+        for table, rows in dissector.feed(batch):
+            if "is_partial" in rows.schema.names:
+                times = pa.table(rows).filter(~pc.field("is_partial"))["ts_ns"].to_pylist()
+                assert min(times, default=LATEST) >= min(packet.ts_ns, held_ns), table
+        held_ns = dissector.held_ns
 
 
 def comparable(tables: dict[str, pa.Table]) -> dict[str, list[Row]]:
