@@ -37,7 +37,7 @@ SESSION_NS = 24 * HOUR_NS
 MOST_PUBLISHES = 1 << 22
 """Publishes that are kept for their deliveries; of more, the latest."""
 MOST_WAITING = 2 * MOST_PUBLISHES
-"""Publishes and deliveries of which none waits for bytes of other connections if there are more."""
+"""If more publishes and deliveries than this are kept, none waits for bytes that are held back."""
 OPEN_NS = 1 << 62
 """Stands for the time of the last packet of a connection that goes on."""
 ALL = frozenset(ev.SPOKEN.values())
@@ -243,9 +243,9 @@ class Continuing(Engine):
             self._rows(found)
 
     def _patience(self, rows: int, held_ns: int) -> int:
-        """Return how long rows wait for others of their time: at most the window for bytes that wait themselves (ns).
+        """Return how long rows wait for others of their time (ns): for bytes that are held back, at most the window.
 
-        Where there are too many rows, they do not wait for these bytes.
+        Where there are too many rows, none waits for such bytes.
         """
         longest = self.window_ns if rows <= MOST_WAITING else PATIENCE_NS
         return max(PATIENCE_NS, min(self._now - held_ns, longest))

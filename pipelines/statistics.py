@@ -223,9 +223,8 @@ class Chain:
 
 def chains(compiled: bool = False, rows: Collection[str] | None = None) -> list[Chain]:
     """Return the walks over connections that yield any of these rows, new ones; None: all walks."""
-    made = [Chain(member, compiled) for member in OVER_CONNECTIONS]
-    yielded = [{*chain.walk.tables, *getattr(chain.walk, "partial", ())} for chain in made]
-    return [chain for chain, names in zip(made, yielded, strict=True) if rows is None or names & {*rows}]
+    made = (Chain(member, compiled) for member in OVER_CONNECTIONS)
+    return [each for each in made if rows is None or {*rows} & {*each.walk.tables, *getattr(each.walk, "partial", ())}]
 
 
 def rows_for(tables: Sequence[str], deliveries: bool = True) -> frozenset[str]:
