@@ -30,7 +30,7 @@ def test_no_pair_that_was_not_there(tmp_path):
         counts = found.counts[way, "rpcs"]
         assert counts["right"] + counts["censored"] == counts["found"] > 0
     assert found.counts["lossy", "confirms"]["right"] > 100
-    assert found.counts["snapped", "settlements"]["right"] > 0.9 * found.counts["snapped", "settlements"]["found"]
+    assert found.counts["snapped", "settlements"]["right"] > 0.8 * found.counts["snapped", "settlements"]["found"]
 
 
 def test_no_answer_in_sessions_that_was_not_there(tmp_path):
