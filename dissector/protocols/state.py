@@ -42,7 +42,7 @@ class Parser(Matrix):
     GOT = column("bytes of the payload that have passed")
     MISSING = column("bytes of these that lie in gaps")
     POS = column("position of the frame in the stream")
-    FIRST_PACKET = column("packet with its first byte")
+    FIRST_PACKET = column("packet with its first byte; in a search with the last one skipped")
     FIRST_TS = column("its time")
     FIRST_CAPTURE = column("its capture")
     CHAIN = column("first fragment of the payload; -1: none", empty=-1)

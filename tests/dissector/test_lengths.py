@@ -225,9 +225,12 @@ def test_other_protocols_in_the_middle_are_named(code: str) -> None:
         wire.send(from_client, data)
     wire.send(False, FOREIGN[code])
     wire.close()
-    (anomaly,) = rows(dissect_packets(wire.packets)["anomalies"])
-    assert anomaly["code"] == code
+    captures = [wire.packets]
     if not code.startswith("amqp"):
-        tape = Tape().play([*BEGIN, (SERVER, FOREIGN[code])])
-        (anomaly,) = rows(dissect_packets(tape.end().packets)["anomalies"])
-        assert anomaly["code"] == code
+        captures.append(Tape().play([*BEGIN, (SERVER, FOREIGN[code])]).end().packets)
+    for packets in captures:
+        found = dissect_packets(packets)
+        (anomaly, skipped) = rows(found["anomalies"])
+        assert (anomaly["code"], skipped["code"]) == (code, "bytes-skipped")
+        assert found["connections"]["skipped_bytes"].to_pylist() == [len(FOREIGN[code])]
+        assert skipped["detail"] == f"{len(FOREIGN[code])} bytes skipped"
