@@ -213,6 +213,7 @@ class Trial(Matrix):
     EXPECT = column("a protocol's own: what must follow on it")
     REST = column("a protocol's own: how much of it")
     SENDER = column("1: the client sends it, 2: the server, 3: not known")
+    MOST = column("bytes of the largest frame that may be there; 0: not known")
     COUNT = column("whole frames")
     END = column("where the last of them ends")
     LARGEST = column("bytes of the largest of them")
