@@ -360,7 +360,6 @@ class Dissector:
             if len(slots):
                 for made in stage.end(slots, facts, buffer):
                     yield self._work(made, facts)
-                self._skip(slots, stage.skipped(slots))
                 for slot in slots[stage.end_lost(slots)].tolist():
                     self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():

@@ -17,12 +17,18 @@ def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
     """Note where a frame's first byte was."""
     parsers = walk.parsers
     parsers[row, Parser.POS] = chunks[Chunk.POS, i] + at
-    parsers[row, Parser.FIRST_PACKET] = chunks[Chunk.FIRST_PACKET, i]
-    parsers[row, Parser.FIRST_TS] = chunks[Chunk.FIRST_TS, i]
-    parsers[row, Parser.FIRST_CAPTURE] = chunks[Chunk.FIRST_CAPTURE, i]
+    note_packet(parsers, row, chunks, i)
     parsers[row, Parser.GOT] = 0
     parsers[row, Parser.MISSING] = 0
     parsers[row, Parser.BELIEVED] = 0
+
+
+@kernel
+def note_packet(parsers: Array, row: int, chunks: Array, i: int) -> None:
+    """Note the first packet of a chunk."""
+    parsers[row, Parser.FIRST_PACKET] = chunks[Chunk.FIRST_PACKET, i]
+    parsers[row, Parser.FIRST_TS] = chunks[Chunk.FIRST_TS, i]
+    parsers[row, Parser.FIRST_CAPTURE] = chunks[Chunk.FIRST_CAPTURE, i]
 
 
 @kernel
@@ -101,6 +107,7 @@ def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
     here = chunks[Chunk.POS, i] + at
     take: int = min(chunks[Chunk.LENGTH, i] - at, max(parsers[row, Parser.UNTIL] - here, 0))
     parsers[row, Parser.SKIPPED] += take
+    note_packet(parsers, row, chunks, i)
     if here + take >= parsers[row, Parser.UNTIL]:
         if parsers[row, Parser.FOUND] == 1:
             skipped = parsers[row, Parser.SKIPPED]

@@ -20,6 +20,7 @@ from amqpscope.dissector.protocols.state import (
     HEAD_ROOM,
     PAYLOAD,
     SEARCH,
+    SKIPPED,
     Cursor,
     Fault,
     Fragment,
@@ -125,13 +126,16 @@ class Framing:
         return chunks
 
     def end(self, slots: Ints, facts: Ints, head_bytes: int, end_bytes: int) -> Iterator[Ints]:
-        """Forget connections that are over; yields the faults of those that ended inside of a frame."""
+        """Forget connections that are over; yields the faults of those that ended inside of a frame, or of a search."""
         rows = (2 * slots[:, None] + np.arange(2)).ravel()
         state = self.parsers[rows, Parser.STATE]
         head = state == HEAD
         inside = (state == PAYLOAD) | (state == END) | (head & (self.parsers[rows, Parser.HEADS] > 0))
         if inside.any():
             yield self._cuts(rows[inside], facts, head_bytes, end_bytes)
+        searched = rows[(state == SEARCH) & (self.parsers[rows, Parser.SKIPPED] > 0)]
+        if len(searched):
+            yield self._faults(searched, facts, SKIPPED, -1, -1, self.parsers[searched, Parser.SKIPPED])
         walk = self.walk(Buffer(np.zeros(0, np.uint8), 0), facts)
         for row in rows[self.parsers[rows, Parser.CHAIN] >= 0].tolist():
             call(drop_chain, self.compiled, walk, row)
@@ -139,14 +143,18 @@ class Framing:
     def _cuts(self, rows: Ints, facts: Ints, head_bytes: int, end_bytes: int) -> Ints:
         parsers = self.parsers[rows]
         head = parsers[:, Parser.STATE] == HEAD
-        faults = np.zeros((Fault.WIDTH, len(rows)), np.int64)
-        faults[Fault.CODE] = CUT
-        faults[Place.SLOT], faults[Place.SIDE] = rows // 2, rows % 2
-        faults[Place.NUMBER] = facts[rows // 2, Facts.FRAMES]  # its length may be wrong: then it has others in it
-        faults[Fault.CHANNEL] = np.where(head, -1, parsers[:, Parser.CHANNEL])
-        faults[Fault.POS] = parsers[:, Parser.POS]
         rest = parsers[:, Parser.SIZE] - parsers[:, Parser.GOT] + end_bytes
-        faults[Fault.VALUE] = np.where(head, head_bytes - parsers[:, Parser.HEADS], rest)
+        missing = np.where(head, head_bytes - parsers[:, Parser.HEADS], rest)
+        channels = np.where(head, -1, parsers[:, Parser.CHANNEL])
+        return self._faults(rows, facts, CUT, channels, parsers[:, Parser.POS], missing)
+
+    def _faults(self, rows: Ints, facts: Ints, code: int, channel: Ints | int, pos: Ints | int, value: Ints) -> Ints:
+        """Return faults of directions at their ends."""
+        parsers = self.parsers[rows]
+        faults = np.zeros((Fault.WIDTH, len(rows)), np.int64)
+        faults[Fault.CODE], faults[Fault.CHANNEL], faults[Fault.POS], faults[Fault.VALUE] = code, channel, pos, value
+        faults[Place.SLOT], faults[Place.SIDE] = rows // 2, rows % 2
+        faults[Place.NUMBER] = facts[rows // 2, Facts.FRAMES]  # a length may be wrong: then others are in the frame
         for first, last, of in (
             (Place.FIRST_PACKET, Place.PACKET, Parser.FIRST_PACKET),
             (Place.FIRST_TS, Place.TS, Parser.FIRST_TS),
@@ -172,9 +180,3 @@ class Framing:
         lost = (parsers[:, :, Parser.LOST] >= 0) | (parsers[:, :, Parser.SKIPPED] > 0)
         alone = (parsers[:, :, Parser.DAMAGED] == 1) & (parsers[:, :, Parser.SKIPPED] == parsers[:, :, Parser.WANTED])
         return np.asarray(((parsers[:, :, Parser.STATE] == SEARCH) & lost & ~alone).any(1))
-
-    def skipped(self, slots: Ints) -> Ints:
-        """Return the bytes skipped in current searches, of both directions together."""
-        parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
-        skipped: Ints = np.where(parsers[:, :, Parser.STATE] == SEARCH, parsers[:, :, Parser.SKIPPED], 0).sum(1)
-        return skipped

@@ -96,9 +96,6 @@ class Stage(Protocol):
             StateError: the bytes are of another release.
         """
 
-    def skipped(self, slots: Ints) -> Ints:
-        """Return the bytes skipped in current searches."""
-
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction."""
 

@@ -7,7 +7,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
 1. Where the beginning of the lost frame and the rest of its content are known, or a doubted frame's fields say how long
    it is, so is where its body ends; that place is tried first.
 2. Else every place is a candidate that could be a boundary. From it frames must follow each other to the end of what
-   is there: their heads, ends, methods and senders plausible, and on each channel a header after a method with
+   is there: their heads, sizes, ends, methods and senders plausible, and on each channel a header after a method with
    content, bodies that add up to what it announces, and no body without. Frames inside of a body cannot get past its
    end, for there a frame end, or the next head, stands where none can be. One misfit, and the candidate is none.
 3. A candidate counts when its frames reach so far that no body that began in the gap can: beyond the largest
@@ -231,9 +231,11 @@ def too_early(parsers: Array, row: int, claimed: int, begun: bool, slow: bool, m
 
 @kernel
 def note_sender(walk: Walk, row: int) -> None:
-    """Note who sends what is searched, where that is known."""
+    """Note who sends what is searched, and how large its frames may be, where that is known."""
     facts, trial = walk.facts, walk.trial
     slot = row // 2
+    most = walk.parsers[row, Parser.MOST]
+    trial[Trial.MOST] = max(most, walk.parsers[row, Parser.LARGEST]) if most > 0 else 0
     trial[Trial.SENDER] = 3
     by_port = facts[slot, Facts.A_PORT] in PORTS
     if facts[slot, Facts.SYN] != 0:

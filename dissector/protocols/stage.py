@@ -99,10 +99,6 @@ class FramedStage:
         """Return which connections may lack the last frames of a direction."""
         return self.framing.end_lost(slots)
 
-    def skipped(self, slots: Ints) -> Ints:
-        """Return the bytes skipped in current searches, of both directions together."""
-        return self.framing.skipped(slots)
-
     def holding(self, slots: Ints) -> Iterator[tuple[int, int, bool, int]]:
         """Return which of these connections hold chunks back (`registry.Stage`)."""
         return self.framing.holding(slots)

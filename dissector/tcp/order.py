@@ -143,7 +143,8 @@ def pass_missing(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int
             if first == NEEDS and second == NEEDS:
                 seen_0 = segments[elsewhere[row, Queue.HEAD], Segment.SEEN]
                 side = 0 if seen_0 <= segments[elsewhere[row + 1, Queue.HEAD], Segment.SEEN] else 1
-        emit_missing(flows, out, slot, side, through_1 if side else through_0)
+        if emit_missing(flows, out, slot, side, through_1 if side else through_0):
+            release(flows, out, slot, 0, 0)
 
 
 @kernel
@@ -162,19 +163,27 @@ def known(flows: Flows, row: int, lost: int) -> int:
 
 
 @kernel
-def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> None:
-    """Emit the next missing bytes of a direction: from the first segment seen elsewhere, or the gap before that."""
+def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> bool:
+    """Emit the next missing bytes of a direction: from the first segment seen elsewhere, or the gap before that.
+
+    Returns whether a gap goes on after what the other side answered before it had the rest: the answer comes first.
+    """
     conn, segments = flows.conn, flows.segments
     row = 2 * slot + side
     here = flows.direction[row, Direction.POS]
     first = flows.elsewhere[row, Queue.HEAD]
     is_gap = first < 0 or segments[first, Segment.POS] > here
+    goes_on = False
     at = shown(flows, row, 2 * slot + 1 - side)
     packet, ts, _ = at
     if is_gap:
         if packet == 0:
             at = conn[slot, Conn.LAST_PACKET], conn[slot, Conn.LAST_TS], conn[slot, Conn.LAST_CAPTURE]
         end = through if first < 0 else min(through, segments[first, Segment.POS])
+        answer = flows.queues[2 * slot + 1 - side, Queue.HEAD]
+        if answer >= 0 and here < segments[answer, Segment.NEEDS] < end:
+            end = segments[answer, Segment.NEEDS]
+            goes_on = True
         emit(out, slot, side, here, -1, end - here, at, at)
         flows.direction[row, Direction.LOST] += end - here
     else:
@@ -189,6 +198,7 @@ def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int)
         emit(out, slot, side, here, segments[first, Segment.OFFSET] + skip, end - here, at, own)
     advance(flows.direction, row, end)
     flows.direction[row, Direction.RUN_SEEN] = -1  # what follows waited for no packet
+    return goes_on
 
 
 @kernel

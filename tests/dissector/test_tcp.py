@@ -452,6 +452,16 @@ def test_gaps_are_skipped_one_by_one() -> None:
     assert [row["ts_ns"] for row in bodies] == [p.ts_ns for n, p in enumerate(spread) if n >= first and n not in lost]
 
 
+def test_what_was_sent_after_an_answer_is_missing_after_it() -> None:
+    """Two lost segments follow each other in their direction; what the other side answered lies between them."""
+    packets = Tape().play(BEGIN).packets
+    lost = {2 + method for method in (3, 5)}  # the client's start-ok, and its tune-ok behind the server's tune
+    found = dissect_packets([p for n, p in enumerate(packets) if n not in lost])
+    tune = next(row["frame_no"] for row in rows(found["amqp091_frames"]) if row["method"] == "connection.tune")
+    gaps = [row["frame_no"] for row in rows(found["anomalies"]) if row["code"] == "tcp-gap"]
+    assert gaps == [tune, tune + 1]
+
+
 def test_a_lost_head_is_searched_for_and_counted() -> None:
     tape = Tape().play(BEGIN)
     tape.send(CLIENT, published(b"lost" * 100, largest=400), [50])

@@ -24,20 +24,20 @@ WAYS = ("lossy", "without ends", "snapped", "one way")
 def test_no_pair_that_was_not_there(tmp_path):
     assert {*RECORDINGS} <= COVERED
     recordings = [Recording.of(FOLDER / f"{name}.pcap") for name in RECORDINGS]
-    found = judge(analyzed(runs_of(recordings, WAYS, seeds=1), tmp_path))
+    found = judge(analyzed(runs_of(recordings, WAYS, range(1)), tmp_path))
     assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []
     for way in WAYS:
         counts = found.counts[way, "rpcs"]
         assert counts["right"] + counts["censored"] == counts["found"] > 0
     assert found.counts["lossy", "confirms"]["right"] > 100
-    assert found.counts["snapped", "settlements"]["right"] > 0.9 * found.counts["snapped", "settlements"]["found"]
+    assert found.counts["snapped", "settlements"]["right"] > 0.8 * found.counts["snapped", "settlements"]["found"]
 
 
 def test_no_answer_in_sessions_that_was_not_there(tmp_path):
     """The undamaged rows are those of another reading (`test_sessions_against_reference`)."""
     names = ("tx", "flow_credit", "multi_session", "messaging")
     recordings = [Recording.of(FOLDER / f"qpid_{name}.pcap") for name in names]
-    found = judge(analyzed(runs_of(recordings, ("lossy", "one way"), seeds=2), tmp_path))
+    found = judge(analyzed(runs_of(recordings, ("lossy", "one way"), range(2)), tmp_path))
     assert [(kind, table, mine.run.name, mine) for kind, table, mine, _ in found.examples] == []
     for table in ("confirms", "settlements", "rpcs"):
         counts = found.counts["lossy", table]

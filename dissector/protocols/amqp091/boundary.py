@@ -71,7 +71,7 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
     if end - p < 7:
         return 0 if data[p] in (METHOD, HEADER, BODY, HEARTBEAT) else -1
     size: int = plausible(data, p, end, methods)
-    if size < 0:
+    if size < 0 or 0 < trial[Trial.MOST] < size:
         return -1
     kind = data[p]
     if kind != HEARTBEAT:

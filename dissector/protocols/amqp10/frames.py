@@ -153,10 +153,6 @@ class Amqp10:
         self.walk[both(target.slots)], self.counts[target.slots] = walk, counts
         self.handshakes.put_back(handshakes, target)
 
-    def skipped(self, slots: Ints) -> Ints:
-        """Return zeros: nothing is decoded, so nothing is skipped."""
-        return np.zeros(len(slots), np.int64)
-
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction: after a gap, none is followed."""
         lost: NDArray[np.bool_] = (self.walk[both(slots), Count.STATE] == LOST).reshape(-1, 2).any(1)

@@ -6,7 +6,8 @@ Any walk may use it: `Requests` holds the state, the kernels `channel_of`, `ask`
 A pair is certain, or there is none:
 
 - An answer belongs to the oldest open request, unless there is a gap after that request in the direction of answers:
-  its answer may be lost. Such answers are held until the next request of that kind, or the end.
+  its answer may be lost; or before it in that of requests: the answer may be to a lost one. Such answers are held until
+  the next request of that kind, or the end.
 - Then, if there are as many answers as requests, and no request can be missing, nothing was lost.
 - Otherwise, of a side that asks one at a time (it did so `TRUST` times on this connection, and never otherwise), an
   answer belongs to the newest request before it, unless both that one's answer and a request may be lost between them.
@@ -285,7 +286,8 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
         unanswered(state, slot, side, kind, node, 1)
         free_node(nodes, heap, node)
         return
-    queues[q, QU.GOOD] = frame
+    if kind < ONCE or not missing:
+        queues[q, QU.GOOD] = frame
     queues[q, QU.ASKED] += 1
     append(queues, nodes, q, node)
     if heap[HEAP.LIVE] > OPEN_AT_MOST:

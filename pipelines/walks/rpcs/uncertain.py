@@ -54,7 +54,9 @@ def may_be_last(conn: Array, queues: Array, q: int, frame: int) -> bool:
 
 @kernel
 def is_uncertain(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
-    """Return whether the answer to the oldest request may be missing."""
+    """Return whether the answer to the oldest request may be missing, or an answer may be to a request before it."""
+    if queues[q, QU.COUNT] > 0 and queues[q, QU.GOOD] < nodes[queues[q, QU.HEAD], NO.FRAME]:
+        return True
     oldest = queues[q, QU.SKIP_FRAME] if queues[q, QU.SKIP] > 0 else nodes[queues[q, QU.HEAD], NO.FRAME]
     after = max(oldest, queues[q, QU.ALIGNED])
     other = 1 - queues[q, QU.SIDE]
@@ -92,11 +94,9 @@ def resolve(state: State, slot: int, q: int) -> None:
     side = queues[q, QU.SIDE]
     if queues[q, QU.HELD] == queues[q, QU.TRIED] and not trusted(heap, side):
         return  # nothing is new
-    oldest = nodes[queues[q, QU.HEAD], NO.FRAME]
+    since = min(nodes[queues[q, QU.HEAD], NO.FRAME], queues[q, QU.GOOD])
     newest = nodes[queues[q, QU.HELD_TAIL], NO.FRAME]
-    lacking = may_lack_requests(conn, gaps, channels, slot, side, oldest, newest) or may_be_last(
-        conn, queues, q, newest
-    )
+    lacking = may_lack_requests(conn, gaps, channels, slot, side, since, newest) or may_be_last(conn, queues, q, newest)
     if queues[q, QU.COUNT] == queues[q, QU.HELD] and not lacking and nothing_lost(queues, nodes, q):
         while queues[q, QU.HELD] > 0:
             if nodes[queues[q, QU.HELD_HEAD], NO.ASKED] > nodes[queues[q, QU.HEAD], NO.FRAME]:
@@ -213,6 +213,7 @@ def take_newest(state: State, slot: int, q: int) -> None:
             drop_request(state, slot, q)
             drop_answer(state, q)
         else:
+            queues[q, QU.GOOD] = max(queues[q, QU.GOOD], frame)
             pair(state, q)
         while queues[q, QU.HELD] > 0 and nodes[queues[q, QU.HELD_HEAD], NO.ORDINAL] == ordinal:
             drop_answer(state, q)

@@ -24,7 +24,7 @@ MISTAKE = ACC.STATE
 one of that channel since; 0 for none. After that, a gap of the server may hold the close of the channel."""
 ROLLED = 1 << 40
 """Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Otherwise EXTRA is the consumer (-1:
-unknown); for got messages it is -3 - the id of the event that names the queue (-2: unknown)."""
+unknown); for got messages it is -3 - the id of the event that names the queue (-2: their request is unknown)."""
 
 ON_DELIVER, ON_GET = what(MESSAGES, "deliver"), what(MESSAGES, "get")
 ON_ACK, ON_NACK, ON_REJECT = (what(FRAMES, f"basic.{name}") for name in ("ack", "nack", "reject"))

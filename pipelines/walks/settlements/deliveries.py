@@ -284,8 +284,10 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     if pushed:
         consumer = co.find(consumers, account, events[i, EV.EPOCH], more[i, MORE.TAG])
         extra = consumer
-    else:
+    elif more[i, MORE.NO_ACK] >= 0:
         extra = -3 - consumers[3][account, CHAN.GOT]
+    else:
+        extra = -2
     if more[i, MORE.NO_ACK] == 1:
         finish(result, row, AUTO, -1, -1, -1, ch.ANSWERED, -1, queue_of(extra, consumers))
         return DONE

@@ -91,9 +91,10 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
         if state[ST.OUT] >= len(out):
             return SPENT_OUT
         following = lg.following(ledger, slot)
-        if is_seen and slots[slot, SL.EXTRA] == -1:  # another consumer's, which may not acknowledge at all
+        extra = slots[slot, SL.EXTRA]
+        if (is_seen and extra == -1) or (extra == -2 and slot != named):  # of what may not be acknowledged at all
             finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, IN_GAP, -1, -1)
-            leave_windows(account, -1, slots[slot, SL.FRAME], -1, events[i, EV.TS], 0, own)
+            leave_windows(account, extra, slots[slot, SL.FRAME], -1, events[i, EV.TS], 0, own)
             lg.remove(ledger, accounts, slot)
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return SPENT_ACTS

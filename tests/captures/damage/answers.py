@@ -1,6 +1,6 @@
 """Statistics of damaged recordings, held against those of the undamaged ones.
 
-    python -m tests.captures.damage.answers [--seeds N] [--way WAY] [--examples] [capture...]
+    python -m tests.captures.damage.answers [--seeds N] [--first SEED] [--way WAY] [--examples] [capture...]
 
 says for each way of damage, and each table that `analyze` writes of pairs, what became of the rows:
 
@@ -161,12 +161,12 @@ class Pair(NamedTuple):
     run: Run
 
 
-def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: int) -> Iterator[Run]:
+def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: Iterable[int]) -> Iterator[Run]:
     """Each recording as a whole, then damaged in all ways."""
     for recording in found:
         yield Run(recording, WHOLE, recording.capture.packets, recording.tables)
         for way in ways:
-            for seed in range(1 if way in ALWAYS_THE_SAME else seeds):
+            for seed in [0] if way in ALWAYS_THE_SAME else seeds:
                 packets = recording.damaged(way, seed)
                 yield Run(recording, way, packets, recording.dissect(packets))
 
@@ -338,6 +338,7 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=2, help="how often each recording is damaged (default 2)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL, *FLIPPED], help="default: all")
     parser.add_argument("--examples", action="store_true", help="print the rows that are wrong, blamed or otherwise")
     parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
@@ -345,7 +346,8 @@ def main(arguments: list[str]) -> int:
     ways = given.way or [*HARMLESS, *HARMFUL, *FLIPPED]
     found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
     with tempfile.TemporaryDirectory() as folder:
-        result = judge(analyzed(runs_of(found, ways, given.seeds), Path(folder)))
+        seeds = range(given.first, given.first + given.seeds)
+        result = judge(analyzed(runs_of(found, ways, seeds), Path(folder)))
     if given.examples:
         for kind, table, mine, theirs in result.examples:
             print(f"{kind}: {table}, {mine.run.name}: {_short(mine)}; whole: {'; '.join(map(_short, theirs))}")

@@ -37,7 +37,7 @@ MALFORMED = {
 """What is wrong with each frame that was malformed on purpose, and how it is said."""
 ANOMALIES = {
     # five of the heads say where the next frame begins; the first connection sends a control without flags
-    "framing_errors": Counter([*MALFORMED, "field-overrun", *["bytes-skipped"] * 5]),
+    "framing_errors": Counter([*MALFORMED, "field-overrun", *["bytes-skipped"] * 6]),
     "versions": Counter({"version-mismatch": 6, "stream-unrecognised": 1}),  # the seventh is HTTP
     "large": Counter({"clock-step": 1}),
 }

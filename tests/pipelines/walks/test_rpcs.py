@@ -312,6 +312,28 @@ def pipelined_behind_lost_requests() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "ok"}, lost, lost, {"request": "channel.close"}]
 
 
+def pipelined_for_the_first_time_behind_a_lost_request() -> tuple[Connection, list[dict[str, Any]]]:
+    """What a side did before shows nothing any more once it asks otherwise."""
+    c = one_at_a_time()
+    c.lose(from_client=True)
+    c.client("basic.get")
+    c.client("basic.get")
+    for _ in range(3):
+        c.server("basic.get-empty")
+    lost = {"request": "basic.get", "outcome": "none", "ended_by": "gap", "response": None}
+    return c, [*ALONE, lost, lost]
+
+
+def two_answers_behind_a_lost_request() -> tuple[Connection, list[dict[str, Any]]]:
+    """The first is to the lost one, so that the side did not ask one at a time."""
+    c = one_at_a_time()
+    c.lose(from_client=True)
+    c.client("basic.get")
+    c.server("basic.get-empty")
+    c.server("basic.get-empty")
+    return c, [*ALONE, {"request": "basic.get", "outcome": "none", "ended_by": "gap", "response": None}]
+
+
 def refused_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     """The first had its answer: it is lost."""
     c = Connection()
@@ -364,6 +386,8 @@ SCENARIOS = {
         answer_and_next_request_are_lost,
         pipelined_around_a_gap,
         pipelined_behind_lost_requests,
+        pipelined_for_the_first_time_behind_a_lost_request,
+        two_answers_behind_a_lost_request,
         refused_behind_a_gap,
         cut_in_front_of_its_no_wait,
         times_that_cannot_be,

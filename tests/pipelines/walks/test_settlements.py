@@ -146,6 +146,21 @@ def gets_pipelined() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def gets_of_unknown_requests() -> tuple[Connection, list[dict[str, Any]]]:
+    """What is acknowledged along with another may be what needs no acknowledgement."""
+    c = up(Connection())
+    for queue in ("a", "b", "a"):
+        c.client("basic.get", queue=queue)
+    for tag in (1, 2, 3):
+        c.message("get", delivery_tag=tag, no_ack=None)
+    ack = c.ack(2, multiple=True, client=True)
+    return c, [
+        {"outcome": "unknown", "queue": None, "ended_by": "gap"},
+        {"outcome": "ack", "queue": None, "settle_frame_no": ack},
+        {"outcome": "unknown", "queue": None, "ended_by": "capture-end"},
+    ]
+
+
 def recover() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.deliver(1)
@@ -446,6 +461,7 @@ SCENARIOS = {
         no_ack,
         consumer_from_before_the_capture,
         gets_pipelined,
+        gets_of_unknown_requests,
         recover,
         recover_async,
         transaction,
