@@ -124,7 +124,7 @@ def look_for_client(walk: Walk, row: int, is_last: bool, own: Own) -> bool:
     parsers[row, Parser.LOOKED] = size
     first = first_held(walk, row)
     taken = parsers[queue, Parser.TAKEN] if first == parsers[queue, Parser.QUEUE] else 0
-    n, *_ = gather(walk, row, limits.UNKNOWN_ROLES)
+    n, _count, _ended, _snapped = gather(walk, row, limits.UNKNOWN_ROLES)
     base = walk.cursor[Cursor.ARENA]
     place = parsers[row, Parser.UNTIL] - walk.held[first, Held.POS] - taken
     who = sender(walk.data, base + place, base + n, own)
