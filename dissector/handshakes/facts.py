@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from amqpscope.dissector.fields.decoding import REDACTED
+from amqpscope.dissector.formatting import endpoint
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.arguments import NOTHING, PeerArguments
 from amqpscope.dissector.handshakes.dialogue import Run, run
@@ -165,7 +166,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "server_first": kinds[1],
         "server_port": port,
         "server_loopback": ipaddress.ip_address(address).is_loopback,
-        "server": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
+        "server": endpoint(address, port),
         "due": state.due,
         "blocked": inputs.blocked is not None,
         "evicted": inputs.evicted,

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, of_rows
+from amqpscope.dissector.formatting import endpoint
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.handshakes.first_use import FirstUses
@@ -21,6 +22,7 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.tables.guesses import Guesses
 from amqpscope.dissector.tables.rows import record_batch, schema
 from amqpscope.dissector.tcp.state import (
     REPEATS,
@@ -83,6 +85,7 @@ class Connections:
         """Number of ended connections of each protocol."""
         self.contradicted: Counter[tuple[str, str]] = Counter()
         """Those of them whose port the user named, by what was named and what the content is."""
+        self.guesses = Guesses()
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
         self.record = self.records.__getitem__
@@ -144,7 +147,9 @@ class Connections:
                 self.contradicted[registry.name_of(number), str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
-        return self._seen(slots, flows, records, messages)
+        seen = self._seen(slots, flows, records, messages)
+        self.guesses.note(seen.facts, seen.client, seen.roles_by)
+        return seen
 
     def under_way(self, slots: Ints, flows: Flows, captures: list[str]) -> pa.RecordBatch:
         """Return the rows that open connections would have now."""
@@ -319,5 +324,5 @@ def ends(identity: int, facts: Ints) -> tuple[str, str]:
 
 def sides(slot: int, facts: Ints) -> tuple[str, str]:
     """Return both sides of an open connection as `ip:port`."""
-    one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(facts[slot].tolist()))
+    one, other = (endpoint(*each) for each in endpoints(facts[slot].tolist()))
     return one, other

@@ -17,7 +17,7 @@ from amqpscope.dissector.dissector import Options
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.moves import Relay, by_connection
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows, tables
-from tests.dissector.wire import CLIENT, SERVER, Tape, method, publish, raw
+from tests.dissector.wire import CLIENT, HEADER, SERVER, Tape, method, publish, raw
 
 REFUSAL = b"AMQP\0\0\x09\x01"
 ACK, SYN_ACK, RST = 16, 18, 20
@@ -219,6 +219,21 @@ def test_a_brokers_port_is_enough_not_to_wait() -> None:
     assert from_client(tables)[:3] == [False, False, True]
     (row,) = rows(dissect_packets(tape.packets, options=named)["connections"])
     assert (row["server_port"], row["roles_by"]) == (SERVERS_PORT, "port")
+
+
+def test_a_guess_that_other_connections_refute_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two dissectors may have seen them."""
+    path = tmp_path / "guessed.pcap"
+    other = Tape(port=50001, server_port=SERVERS_PORT).play([(CLIENT, HEADER)]).end()
+    path.write_bytes(pcap(both_ways(3).packets + other.packets, ns=True))
+    for words in (["handshakes"], ["dissect", "--jobs", "2", "-o", str(tmp_path / "tables")]):
+        assert main([*words, str(path)]) == 0
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "a connection has client and server the wrong way round: its client 10.0.0.2:62000 is the server" in line
+    option = ["--port", line.partition("--port ")[2].partition(" ")[0]]
+    assert main(["handshakes", "--format", "json", str(path), *option]) == 0
+    out, err = capsys.readouterr()
+    assert "wrong way" not in err and "roles-unknown" not in out and f'"server_port":{CLIENTS_PORT}' not in out
 
 
 # ------------------------------------------------------------------------------------ ports that contradict the content
