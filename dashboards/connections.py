@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from amqpscope.dashboards import units
 from amqpscope.dashboards.section import Cell, Grid, Section, number, of_all
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.formatting import endpoint
 
 MOST = 30
 """Connections that are listed one by one: those that failed or ended badly first, then the largest."""
@@ -70,9 +71,7 @@ class Endpoints:
 
 def address(row: dict[str, Any], side: str) -> str:
     """Return address and port of a side; IPv6 in brackets."""
-    ip = row[f"{side}_ip"] or "?"
-    port = row[f"{side}_port"]
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return endpoint(row[f"{side}_ip"] or "?", row[f"{side}_port"])
 
 
 def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:

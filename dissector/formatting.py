@@ -1,4 +1,4 @@
-"""Format values, the same for people and programs: times, truth, numbers, counts, text that controls no terminal."""
+"""Format values, the same for people and programs: times, truth, numbers, endpoints, text that controls no terminal."""
 
 import functools
 from datetime import UTC, datetime, tzinfo
@@ -23,6 +23,11 @@ def moment(seconds: int, rest: int, digits: int, zone: tzinfo = UTC) -> str:
 def _second(seconds: int, zone: tzinfo) -> tuple[str, str]:
     time = datetime.fromtimestamp(seconds, zone)
     return f"{time:%Y-%m-%dT%H:%M:%S}", "Z" if zone is UTC else time.isoformat()[19:]
+
+
+def endpoint(ip: str, port: int) -> str:
+    """Return an address and a port as `ip:port`."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def zone_name(ns: int, zone: tzinfo) -> str:

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A number with its name and, where known, its meaning."""
+    """A number with its name and, where known, its meaning; of a message that only one side sends, the sender."""
 
     number: int
     name: str
     doc: str = ""
+    sender: Literal["client", "server", ""] = ""
 
 
 @dataclass(frozen=True, slots=True)

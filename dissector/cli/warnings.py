@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, tzinfo
 
-from amqpscope.dissector.formatting import counted, instant
+from amqpscope.dissector.formatting import counted, endpoint, instant
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
-from amqpscope.dissector.tables.connections import sides
+from amqpscope.dissector.tables.connections import address, sides
+from amqpscope.dissector.tables.guesses import Endpoint
 from amqpscope.dissector.tcp.state import Conn
 
 MOST = 10
@@ -71,6 +72,7 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
     known = reading.dissector.connections
     lines += [_contradicted(*names, count) for names, count in known.contradicted.items()]
+    lines += [_refuted(*guess) for guess in known.guesses.refuted()][:MOST]
     undecoded = [] if frames is None else list(_undecoded(known.spoken))
     lines += undecoded
     tls = reading.dissector.tls
@@ -94,6 +96,13 @@ def capture_lines(summaries: Iterable[CaptureSummary]) -> list[str]:
 def _contradicted(named: str, found: str, count: int) -> str:
     begin = "begins" if count == 1 else "begin"
     return f"--port names {named}, but {counted(count, 'connection')} with that port {begin} as {found} does"
+
+
+def _refuted(client: Endpoint, protocol: str, count: int) -> str:
+    subject, its = (f"{count:,} connections have", "their") if count > 1 else ("a connection has", "its")
+    *halves, port = client
+    who = f"{its} client {endpoint(address(*halves), port)} is the server of others"
+    return f"{subject} client and server the wrong way round: {who}; --port {port}={protocol} corrects that"
 
 
 def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:

@@ -30,6 +30,7 @@ Facts that rules ask for (None where unknown):
     redirected_to      address to which the broker sent the client
     contradicted_by    protocol that the content shows, where --port names another one
     blocked            bool: the broker takes no messages at the end
+    roles_by           what shows who is the client, as in `connections`
     evicted            bool: it was no longer followed, for lack of room or because nothing came for long
     client_beats, server_beats   silence of a side before the end, in heartbeat intervals
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -41,6 +42,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from amqpscope.dissector.fields.decoding import REDACTED
+from amqpscope.dissector.formatting import endpoint
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.arguments import NOTHING, PeerArguments
 from amqpscope.dissector.handshakes.dialogue import Run, run
@@ -164,10 +166,11 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
         "server_first": kinds[1],
         "server_port": port,
         "server_loopback": ipaddress.ip_address(address).is_loopback,
-        "server": f"[{address}]:{port}" if ":" in address else f"{address}:{port}",
+        "server": endpoint(address, port),
         "due": state.due,
         "blocked": inputs.blocked is not None,
         "evicted": inputs.evicted,
+        "roles_by": inputs.roles_by,
         "blocked_reason": inputs.blocked or None,
         "fin_lost": inputs.fin_lost,
         "end_lost": inputs.end_lost or inputs.fin_lost or (gaps and "tune" in arguments and "tune-ok" not in arguments),

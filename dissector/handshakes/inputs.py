@@ -45,6 +45,8 @@ class Tcp(NamedTuple):
     address: str = ""
     is_broker: bool = False
     """The user named the port's protocol."""
+    roles_by: str = ""
+    """What shows who is the client, as in `connections`."""
 
 
 class SidedStep(NamedTuple):
@@ -65,6 +67,7 @@ class Inputs(NamedTuple):
     protocol: str
     server: tuple[str, int]
     is_broker: bool
+    roles_by: str
     begun: bool
     lost: bool
     syns: tuple[int, int]
@@ -117,6 +120,7 @@ def gather(record: ConnectionRecord, tcp: Tcp, steps: list[Step]) -> Inputs:
         protocol=tcp.protocol,
         server=tcp.server,
         is_broker=tcp.is_broker,
+        roles_by=tcp.roles_by,
         begun=tcp.begun,
         lost=tcp.lost,
         syns=(sides[0].syns, sides[1].syns),

@@ -8,7 +8,7 @@ from datetime import UTC, tzinfo
 from itertools import accumulate
 from typing import Any
 
-from amqpscope.dissector.formatting import clean, counted, instant, zone_name
+from amqpscope.dissector.formatting import clean, counted, endpoint, instant, zone_name
 from amqpscope.dissector.handshakes.facts import duration
 from amqpscope.dissector.handshakes.verdict import SLOW_NS, filled
 from amqpscope.spec.handshakes import SEVERITIES, Cause, Handshakes
@@ -335,8 +335,7 @@ def proof(row: Row) -> str:
 
 def ends_of(row: Row) -> tuple[str, str]:
     """Return client and server as `ip:port`."""
-    sides = [(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server")]
-    client, server = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in sides)
+    client, server = (endpoint(row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "server"))
     return client, server
 
 

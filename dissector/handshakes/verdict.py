@@ -354,6 +354,8 @@ def _notes(facts: Facts) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         if again:
             before.append({"code": "sent-again", "detail": f"the {role}, {again} time{'s' if again > 1 else ''}"})
     after = []
+    if facts["roles_by"] == "lower-port":
+        after.append({"code": "roles-unknown"})
     if facts["client_first"] == "proxy":
         after.append({"code": "behind-proxy"})
     if facts["is_tuned"] and facts["stage"] in UP_STAGES:

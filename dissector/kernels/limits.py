@@ -98,6 +98,9 @@ RESYNC = 2 << 20
 HELD_CHUNKS = 8_192
 """Chunks of one connection buffered for that, both directions together; of all connections, `WAITING_BYTES`."""
 
+UNKNOWN_ROLES = 256 << 10
+"""Bytes of one connection buffered until a frame shows who is the client, where neither a SYN nor a port does."""
+
 PROBE = 1 << 20
 """Bytes of a connection in which its protocol is searched for; after that it stays unrecognised."""
 

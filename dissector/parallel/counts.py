@@ -6,6 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.tables.guesses import Guesses
 
 
 class Counts(NamedTuple):
@@ -17,6 +18,7 @@ class Counts(NamedTuple):
         has_secrets: whether it had a key log.
         spoken: connections of each protocol.
         contradicted: connections whose protocol the user named against the content, by both protocols.
+        guesses: what shows who is the client of its connections.
     """
 
     gaps: tuple[int, int, int]
@@ -24,13 +26,14 @@ class Counts(NamedTuple):
     has_secrets: bool
     spoken: Counter[str]
     contradicted: Counter[tuple[str, str]]
+    guesses: Guesses
 
     @classmethod
     def of(cls, dissector: Dissector) -> Counts:
         """Return what a dissector counted."""
         gaps, tls, known = dissector.gaps, dissector.tls, dissector.connections
         counts = gaps.count, gaps.bytes, gaps.connections
-        return cls(counts, tls.sealed, tls.keylog.expecting, known.spoken, known.contradicted)
+        return cls(counts, tls.sealed, tls.keylog.expecting, known.spoken, known.contradicted, known.guesses)
 
     def add_to(self, dissector: Dissector) -> None:
         """Add this to what another dissector counted."""
@@ -42,3 +45,4 @@ class Counts(NamedTuple):
         tls.keylog.expecting |= self.has_secrets
         known.spoken += self.spoken
         known.contradicted += self.contradicted
+        known.guesses += self.guesses

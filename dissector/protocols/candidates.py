@@ -1,6 +1,6 @@
 """Candidates for frame boundaries: which place in held-back bytes is verified to be one, by the rules of `resync`.
 
-The kernels `next_frame`, `may_begin` and `sender` are templates, as are the constants: a protocol lays its own under
+The kernels `next_frame` and `may_begin` are templates, as are the constants: a protocol lays its own under
 their names (`resync.laid_over`).
 """
 
@@ -17,8 +17,6 @@ HIDES_NONE = 0
 """A gap of fewer bytes cannot hold the beginning of a body."""
 MARKED_ENDS = True
 """Whether there is a byte after each frame that says so."""
-BROKERS = (-1, -1)
-"""Where brokers listen, if frames do not show which side is the client."""
 LONG = 400
 """Bytes of frames on average that hardly begin and end with a segment by chance: in a body full of such, one of
 160,000 would."""
@@ -46,12 +44,6 @@ def next_frame(data: Array, p: int, end: int, trial: Array, own: Own) -> int:
 def may_begin(data: Array, p: int) -> bool:
     """Return whether the bytes before p allow for a boundary there. There is one byte at least."""
     return True
-
-
-@kernel
-def sender(data: Array, p: int, end: int, own: Own) -> int:
-    """Return who sends the frames that follow each other from p on: 1 the client, 2 the server, 3 unknown."""
-    return 3
 
 
 @kernel
@@ -83,7 +75,7 @@ def try_places(
     together = trial[Trial.FITTING] > SEGMENTS and 2 * trial[Trial.FITTING] >= trial[Trial.COUNT] - trial[Trial.BEFORE]
     if place >= 0 and not MARKED_ENDS and trial[Trial.SEGMENT] > place and together:
         place = trial[Trial.SEGMENT]
-    if place < 0 and begun and is_verified(walk, slot, n, marked, own):
+    if place < 0 and begun and is_verified(trial, n, marked):
         place = trial[Trial.OPEN]
     if place < 0 and snapped and walk.edges[0] == 0:
         unconfirmed = max(parsers[row, Parser.UNCONFIRMED] - 1, 0) if trial[Trial.OPEN] == 0 else SEGMENTS
@@ -96,23 +88,18 @@ def try_places(
 
 
 @kernel
-def is_verified(walk: Walk, slot: int, n: int, marked: bool, own: Own) -> bool:
-    """Return whether the frames tried last begin with segments, end with the last one and have a certain sender.
+def is_verified(trial: Array, n: int, marked: bool) -> bool:
+    """Return whether the frames tried last begin with segments, and end with the last one.
 
     One of these segments must follow one that is not full.
 
     Where that is full (not `marked`), they must be long; where nothing marks their ends, long or few.
     """
-    trial, facts = walk.trial, walk.facts
     p = trial[Trial.OPEN]
     if p < 0 or trial[Trial.MARKED] == 0 or trial[Trial.END] != n or trial[Trial.SEGMENT] != p:
         return False
     short = marked and (MARKED_ENDS or trial[Trial.COUNT] <= FEW)
-    if 2 * trial[Trial.CUT] > trial[Trial.FITTING] or (not short and n - p < LONG * trial[Trial.COUNT]):
-        return False
-    by_port = (facts[slot, Facts.A_PORT] in BROKERS) != (facts[slot, Facts.B_PORT] in BROKERS)
-    base = walk.cursor[Cursor.ARENA]
-    return bool(facts[slot, Facts.FRAMES] > 0 or by_port or sender(walk.data, base + p, base + n, own) != 3)
+    return bool(2 * trial[Trial.CUT] <= trial[Trial.FITTING] and (short or n - p >= LONG * trial[Trial.COUNT]))
 
 
 @kernel

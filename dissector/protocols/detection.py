@@ -17,17 +17,14 @@ from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
-from amqpscope.dissector.tcp.state import Chunk, Facts, clients
+from amqpscope.dissector.protocols.roles import HEADER, MAGIC, client_by_header, client_by_tls
+from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts, clients, roles_by
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
 """With this TLS begins, and nothing else that is known here."""
-HELLOS = (1, 2)
-"""Of client and server: the byte after the head of a record. Any other message may be of either side."""
 START = 16
 """Bytes of each direction that are looked at."""
-MAGIC = 4
-"""Bytes of a header that name its protocol; those after them are its version."""
 PROXY_1, PROXY_2 = b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"
 """A proxy's header begins with these, and names the client (HAProxy's PROXY protocol, versions 1 and 2)."""
 PROXY_LINE, PROXY_HEAD = 107, 16
@@ -47,6 +44,8 @@ class Probe:
     seen: int = 0
     skipped: int = 0
     held_bytes: int = 0
+    header: int = -1
+    """The side whose header waits for what the other side says, which shows who is the client."""
     proxy: int = 0
     """Bytes of a proxy's header before what the client says."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -81,6 +80,7 @@ class Detector:
         if not len(waiting):
             return chunks
         undecided = np.unique(slots[waiting])
+        facts[undecided, Facts.ROLES_BY] = roles_by(facts, undecided, self.brokers)
         facts[undecided, Facts.CLIENT] = clients(facts, undecided, self.brokers)
         keep = np.ones(chunks.shape[1], np.bool_)
         released: list[Ints] = []
@@ -110,7 +110,7 @@ class Detector:
         released: list[Ints] = []
         for slot in ended.tolist():
             probe = self.probes.get(slot)
-            if probe and facts[slot, Facts.SYN] != 0 and probe.skipped == 0:
+            if probe and (facts[slot, Facts.SYN] != 0 or probe.header >= 0) and probe.skipped == 0:
                 facts[slot, Facts.PROTOCOL] = judge_start(*self._client_first(probe, facts, slot), waits=False) or 0
                 if facts[slot, Facts.PROTOCOL] > 0:
                     released += self._release(slot, probe, buffer, facts)
@@ -217,21 +217,16 @@ class Detector:
                 self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
         if offset >= 0:
-            data = bytes(probe.first_bytes[side][:8])
+            first = side if probe.header < 0 else probe.header
+            data = bytes(probe.first_bytes[first][:START])
             is_first = probe.skipped == 0 and data.startswith(self.magics)
-            if is_first and (verdict := judge_start(data, b"", waits=False)):
+            if is_first and (verdict := judge_start(data[:HEADER], b"", waits=False)):
+                waits = facts[slot, Facts.OPENER] < 0 and self._find_client(probe, facts, slot, first, verdict)
+                if waits and probe.held_bytes + length <= limits.HELD:
+                    probe.header = first
+                    self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
+                    return
                 facts[slot, Facts.PROTOCOL] = verdict
-                if verdict != TLS:
-                    # A broker answers a client that it refuses with a header, too; a client's comes first.
-                    if facts[slot, Facts.OPENER] < 0 and not probe.first_bytes[1 - side]:
-                        ports = facts[slot, [Facts.A_PORT, Facts.B_PORT]].tolist()
-                        listens = ports[side] in self.serving and ports[1 - side] not in self.serving
-                        goes_on = len(probe.first_bytes[side]) > len(data)
-                        plugin = registry.protocols()[verdict - 1]
-                        is_broker = plugin.answers and (listens or (goes_on and plugin.client_waits))
-                        facts[slot, Facts.CLIENT] = 1 - side if is_broker else side
-                elif facts[slot, Facts.SYN] == 0 and len(data) > 5 and data[5] in HELLOS:
-                    facts[slot, Facts.CLIENT] = side if data[5] == HELLOS[0] else 1 - side
                 return
             if recognised := self._recognise(chunk, probe, buffer):
                 facts[slot, Facts.PROTOCOL] = recognised
@@ -243,6 +238,23 @@ class Detector:
         self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
+
+    def _find_client(self, probe: Probe, facts: Ints, slot: int, side: int, protocol: int) -> bool:
+        """Note who is the client by what a side begins with; return whether the other side's answer may correct it."""
+        mine, other = (bytes(probe.first_bytes[each]) for each in (side, 1 - side))
+        waits = False
+        client = None
+        if protocol == TLS:
+            client = client_by_tls(mine, side)
+        elif probe.header >= 0 or not other:
+            listening = [int(facts[slot, port]) in self.serving for port in (Facts.A_PORT, Facts.B_PORT)]
+            listens = listening[side] if listening[0] != listening[1] else None
+            client = client_by_header(registry.protocols()[protocol - 1], side, mine, other, listens)
+            waits = client is None
+            client = side if waits else client
+        if client is not None:
+            facts[slot, Facts.CLIENT], facts[slot, Facts.ROLES_BY] = client, BY_CONTENT
+        return waits
 
     def _contradict(self, forced: int, slot: int, client: bytes, server: bytes) -> None:
         """Note where the first bytes are those of another protocol than the one that a port stands for."""

@@ -53,6 +53,15 @@ def release_first(walk: Walk, queue: int) -> None:
 
 
 @kernel
+def first_held(walk: Walk, row: int) -> int:
+    """Return the first chunk of a direction that its connection holds back; -1: there is none."""
+    h: int = walk.parsers[row // 2 * 2, Parser.QUEUE]
+    while h >= 0 and walk.held[h, Held.SIDE] != row & 1:
+        h = walk.held[h, Held.NEXT]
+    return h
+
+
+@kernel
 def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
     """Copy what a direction holds back to the arena, up to its first gap, and note where segments begin.
 

@@ -24,7 +24,7 @@ even whole captures; a frame that was never sent must have no row. So bytes are 
    count that begin where a segment does and end where one does, if others follow that begin with the segment
    after one that is not full: TCP fills segments while its sender has more to say. The first alone may be a body that
    was written by itself, after which stands its end. Those that nothing marks the ends of must be long or few. No more
-   than half as many may have ends of segments inside, and they or the port must show who is the client.
+   than half as many may have ends of segments inside.
 
 Until then the chunks of the connection, of both parsers, are held back, so that rows keep their order; the limits
 `RESYNC` and `HELD_CHUNKS` bound their number. What is skipped is counted.
@@ -48,11 +48,10 @@ from amqpscope.dissector.protocols.candidates import (
     follow,
     is_verified,
     next_frame,
-    sender,
     try_places,
 )
 from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.holding import full_segment, gather
+from amqpscope.dissector.protocols.holding import first_held, full_segment, gather
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
@@ -97,7 +96,6 @@ def laid_over(**own: Any) -> Callable[..., int]:
         end_before=specialize(end_before, **parts),
         note_sender=specialize(note_sender, **own),
         try_places=specialize(try_places, **parts),
-        find_client=specialize(find_client, **own),
     )
 
 
@@ -114,14 +112,12 @@ def search(walk: Walk, row: int, own: Own) -> int:
     crowded = cursor[Cursor.HELD] > limits.WAITING_BYTES
     if crowded:
         cursor[Cursor.CROWDED] = 1
-    full = (
-        parsers[row, Parser.BYTES] - parsers[queue, Parser.TAKEN] >= window
-        or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS
-        or crowded
-    )
+    first = first_held(walk, row)
+    taken = parsers[queue, Parser.TAKEN] if first == parsers[queue, Parser.QUEUE] else 0
+    there = parsers[row, Parser.BYTES] - taken
+    full = there >= window or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS or crowded
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0
-    first = parsers[queue, Parser.QUEUE]
     slow = walk.held[parsers[queue, Parser.QUEUE_END], Held.TS] - walk.held[first, Held.TS] >= SLOW_NS
     begun = (
         facts[slot, Facts.SYN] == 0
@@ -130,7 +126,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
         and not is_last
     )
     marked = begun and parsers[row, Parser.LAST] < full_segment(facts, slot)
-    if not is_last and too_early(parsers, row, claimed if is_claimed else -1, begun, slow, marked):
+    if not is_last and too_early(parsers, row, there, claimed if is_claimed else -1, (begun, slow, marked)):
         return WAIT
     if cursor[Cursor.ARENA] + window + 8 > len(walk.data):
         return NO_ROOM
@@ -139,7 +135,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED] = parsers[row, Parser.BYTES]
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
-    pos = walk.held[first, Held.POS] + parsers[queue, Parser.TAKEN]
+    pos = walk.held[first, Held.POS] + taken
     place = -1
     if is_claimed and claimed <= n:
         may_end_there = may_end_at(walk, n, claimed, own)
@@ -168,7 +164,6 @@ def search(walk: Walk, row: int, own: Own) -> int:
         parsers[row, Parser.CLAIMED] = -1 if parsers[row, Parser.CLAIMED] != 0 else 0
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
-        find_client(walk, row, place, n, own)
         return DECIDED
     if not (ended or full):
         return WAIT
@@ -207,13 +202,13 @@ def end_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int,
 
 
 @kernel
-def too_early(parsers: Array, row: int, claimed: int, begun: bool, slow: bool, marked: bool) -> bool:
-    """Return whether another trial has too little more to go by.
+def too_early(parsers: Array, row: int, there: int, claimed: int, how: tuple[bool, bool, bool]) -> bool:
+    """Return whether another trial has too little more to go by; `there` is the number of bytes.
 
     It must have all bytes that a doubted head claims (-1: there is none), or its fields, and another head after these.
     Else it must have an eighth more bytes than the last, or as many again before there is haste.
     """
-    there = parsers[row, Parser.BYTES] - parsers[row // 2 * 2, Parser.TAKEN]
+    begun, slow, marked = how
     if parsers[row, Parser.NATURAL] > 0:
         return not slow and there < parsers[row, Parser.NATURAL] - 1 + HEAD_ROOM
     if claimed >= 0:  # of one that is too long to be held back, nothing is waited for
@@ -242,14 +237,3 @@ def note_sender(walk: Walk, row: int) -> None:
         trial[Trial.SENDER] = 1 if row & 1 == facts[slot, Facts.CLIENT] else 2
     elif by_port != (facts[slot, Facts.B_PORT] in PORTS):
         trial[Trial.SENDER] = 2 if by_port == (row & 1 == 0) else 1
-
-
-@kernel
-def find_client(walk: Walk, row: int, place: int, n: int, own: Own) -> None:
-    """Determine the client, if the frames after a boundary show it."""
-    facts, slot = walk.facts, row // 2
-    if facts[slot, Facts.SYN] == 0 and facts[slot, Facts.FRAMES] == 0:
-        base = walk.cursor[Cursor.ARENA]
-        who = sender(walk.data, base + place, base + n, own)
-        if who != 3:
-            facts[slot, Facts.CLIENT] = row & 1 if who == 1 else 1 - (row & 1)

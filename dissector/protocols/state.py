@@ -62,6 +62,7 @@ class Parser(Matrix):
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
     TRIED_MARKED = column("1: that was after a segment that was not full")
+    LOOKED = column("bytes of this direction when its frames were last searched for who is the client")
     UNCONFIRMED = column("segments that must begin with a frame before one is accepted after another")
     BYTES = column("bytes of this direction among what its connection holds back")
     GAPS = column("gaps among that")

@@ -10,13 +10,14 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols import resync
+from amqpscope.dissector.protocols import resync, roles
 from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, report_further_gap, skip
 from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.doubt import refute
 from amqpscope.dissector.protocols.holding import hold, release_first
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
-from amqpscope.dissector.protocols.resync import NO_ROOM, WAIT, search
+from amqpscope.dissector.protocols.resync import DECIDED, NO_ROOM, WAIT, search
+from amqpscope.dissector.protocols.roles import find_client
 from amqpscope.dissector.protocols.state import (
     END,
     HEAD,
@@ -121,10 +122,11 @@ def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., N
     """
     walk_own = specialize(walk_chunk, **kernels, **_parts(kernels))
     found = resync.laid_over(**search_kernels)
+    client = roles.laid_over(search=found, **search_kernels)
     return specialize(
         walk_chunks,
         walk_chunk=walk_own,
-        replay=specialize(replay, walk_chunk=walk_own, search=found),
+        replay=specialize(replay, walk_chunk=walk_own, search=found, find_client=client),
         look_at_ends=specialize(look_at_ends, **kernels),
     )
 
@@ -372,13 +374,16 @@ def replay(walk: Walk, slot: int, own: Own) -> int:
     while parsers[queue, Parser.QUEUE] >= 0:
         h = parsers[queue, Parser.QUEUE]
         row = queue + held[h, Held.SIDE]
-        is_searching = parsers[row, Parser.STATE] == SEARCH and parsers[row, Parser.UNTIL] < 0
-        if is_searching and held[h, Held.OFFSET] >= 0:
+        is_searching = parsers[row, Parser.STATE] == SEARCH
+        found = DECIDED
+        if is_searching and parsers[row, Parser.UNTIL] < 0 and held[h, Held.OFFSET] >= 0:
             found = search(walk, row, own)
-            if found == WAIT:
-                return 1
-            if found == NO_ROOM:
-                return 0
+        if found == DECIDED and is_searching and parsers[row, Parser.UNTIL] >= 0 and parsers[row, Parser.FOUND] == 1:
+            found = find_client(walk, row, own)
+        if found == WAIT:
+            return 1
+        if found == NO_ROOM:
+            return 0
         for k in range(Chunk.WIDTH):
             chunk[k, 0] = held[h, k]
         at = walk_chunk(walk, chunk, 0, parsers[queue, Parser.TAKEN], own)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.fields.arrow import array, of_rows
+from amqpscope.dissector.formatting import endpoint
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.arguments import PeerArguments
 from amqpscope.dissector.handshakes.first_use import FirstUses
@@ -21,8 +22,20 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.tables.guesses import Guesses
 from amqpscope.dissector.tables.rows import record_batch, schema
-from amqpscope.dissector.tcp.state import REPEATS, Chunk, Conn, Direction, Facts, Flows, Repeat, clients
+from amqpscope.dissector.tcp.state import (
+    REPEATS,
+    ROLES_BY,
+    Chunk,
+    Conn,
+    Direction,
+    Facts,
+    Flows,
+    Repeat,
+    clients,
+    roles_by,
+)
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol
 
@@ -41,6 +54,7 @@ class Closed(NamedTuple):
     Attributes:
         records: the record of each.
         client: (n,): the client's side.
+        roles_by: (n,): what shows that: an index into `ROLES_BY`.
         facts: (n, Facts): copies of their rows, as all further matrices.
         conn: (n, Conn).
         sides: (n, 2, Direction).
@@ -50,6 +64,7 @@ class Closed(NamedTuple):
 
     records: list[ConnectionRecord]
     client: Ints
+    roles_by: Ints
     facts: Ints
     conn: Ints
     sides: Ints
@@ -70,6 +85,7 @@ class Connections:
         """Number of ended connections of each protocol."""
         self.contradicted: Counter[tuple[str, str]] = Counter()
         """Those of them whose port the user named, by what was named and what the content is."""
+        self.guesses = Guesses()
         self.judge = Judge(handshakes.load(), protocol)
         self.records: defaultdict[int, ConnectionRecord] = defaultdict(ConnectionRecord)
         self.record = self.records.__getitem__
@@ -131,7 +147,9 @@ class Connections:
                 self.contradicted[registry.name_of(number), str(record.facts["contradicted_by"])] += 1
         self.used.forget(slots)
         self.messages[slots[slots < len(self.messages)]] = 0
-        return self._seen(slots, flows, records, messages)
+        seen = self._seen(slots, flows, records, messages)
+        self.guesses.note(seen.facts, seen.client, seen.roles_by)
+        return seen
 
     def under_way(self, slots: Ints, flows: Flows, captures: list[str]) -> pa.RecordBatch:
         """Return the rows that open connections would have now."""
@@ -143,6 +161,7 @@ class Connections:
         return Closed(
             records=records,
             client=clients(flows.facts, slots, self.brokers),
+            roles_by=roles_by(flows.facts, slots, self.brokers),
             facts=flows.facts[slots],
             conn=flows.conn[slots],
             sides=flows.direction.reshape(count, 2, Direction.WIDTH)[slots],
@@ -159,11 +178,11 @@ class Connections:
 
     def rows(self, closed: Closed, captures: list[str], end_ns: int | None) -> pa.RecordBatch:
         """Return rows of `connections`; `end_ns` is the end of all captures, once known. Any thread may call it."""
-        columns = (closed.client, closed.facts, closed.conn, closed.sides, closed.repeats)
+        columns = (closed.client, closed.roles_by, closed.facts, closed.conn, closed.sides, closed.repeats)
         each = zip(closed.records, *(column.tolist() for column in columns), strict=True)
         judged = [
-            self._judged(record, conn, self._tcp(client, facts, conn, (sides, repeats), end_ns), captures)
-            for record, client, facts, conn, sides, repeats in each
+            self._judged(record, conn, self._tcp((client, by), facts, conn, (sides, repeats), end_ns), captures)
+            for record, client, by, facts, conn, sides, repeats in each
         ]
         names = schema("connections")
         numbers = _numbers(closed)
@@ -182,6 +201,7 @@ class Connections:
         judged = self.judge(record, tcp, captures)
         judged |= {
             "protocol": tcp.protocol,
+            "roles_by": tcp.roles_by,
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
             "first_capture": captures[conn[Conn.FIRST_CAPTURE]],
@@ -191,7 +211,10 @@ class Connections:
         }
         return judged | record.columns | record.properties | tls_facts.columns(record.tls, tcp.client)
 
-    def _tcp(self, client: int, facts: list[int], conn: list[int], halves: Halves, end_ns: int | None) -> Tcp:
+    def _tcp(
+        self, roles: tuple[int, int], facts: list[int], conn: list[int], halves: Halves, end_ns: int | None
+    ) -> Tcp:
+        client, by = roles
         both = endpoints(facts)
         server = both[1 - client]
         sides, repeats = halves
@@ -207,6 +230,7 @@ class Connections:
             address=both[client][0],
             server=server,
             is_broker=server[1] in self.named,
+            roles_by=ROLES_BY[by],
         )
 
 
@@ -300,5 +324,5 @@ def ends(identity: int, facts: Ints) -> tuple[str, str]:
 
 def sides(slot: int, facts: Ints) -> tuple[str, str]:
     """Return both sides of an open connection as `ip:port`."""
-    one, other = (f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" for ip, port in endpoints(facts[slot].tolist()))
+    one, other = (endpoint(*each) for each in endpoints(facts[slot].tolist()))
     return one, other

@@ -17,6 +17,7 @@ from amqpscope.dissector.tcp.numbers import endpoints, side_of
 from amqpscope.dissector.tcp.settling import begins
 from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
+    BY_CONTENT,
     CROWDED,
     FEWER,
     IDENTITIES,
@@ -121,7 +122,8 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         if batch.flags[i] & SYN and seen != 0 and emitted > 0:
             is_late = seen & (2 if batch.flags[i] & ACK else 1) == 0
         # A SYN shows who the client is, and so do bytes: earlier rows are made with what was known then.
-        if flows.facts[slot, Facts.CLIENT] < 0 and flows.facts[slot, Facts.OPENER] < 0:
+        is_shown = flows.facts[slot, Facts.ROLES_BY] >= BY_CONTENT or flows.facts[slot, Facts.FRAMES] > 0
+        if flows.facts[slot, Facts.OPENER] < 0 and not is_shown:
             shows_client = batch.flags[i] & SYN != 0 or batch.length[i] > 0
     if (
         (is_late and counts[Count.CHUNKS] > 0)

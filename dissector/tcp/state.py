@@ -31,6 +31,9 @@ MISMATCH, REUSED, TWICE, GAP, FRAME_GAP = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
+BY_LOWER_PORT, BY_PORT, BY_CONTENT, BY_SYN = range(1, 5)
+"""What shows who is the client, from the weakest to the strongest; `ROLES_BY` has their names in tables."""
+ROLES_BY = ("", "lower-port", "port", "content", "syn")
 RECENT = 64
 """Packets of each direction whose copies are known: a capture of several interfaces may have many in between."""
 REPEATS = 4
@@ -54,6 +57,7 @@ class Facts(Matrix):
     OPENER = column("side that opened it, by SYNs; -1: no SYN seen", empty=-1)
     ID = column("connection_id; 0: not decided yet")
     CLIENT = column("side of the client, once detection has begun; -1: before", empty=-1, by="protocols")
+    ROLES_BY = column("what shows that: BY_...; 0: nothing yet", by="protocols")
     PROTOCOL = column("number of the protocol in the registry; 0: not decided yet", by="protocols.detection")
     FRAMES = column("frames so far: the next frame_no", by="protocols")
 
@@ -323,6 +327,14 @@ def clients(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
         serves = np.isin(one, brokers), np.isin(other, brokers)
         found = np.where(found < 0, np.where(serves[0] != serves[1], serves[0], one < other), found)
     return found
+
+
+def roles_by(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
+    """Return what shows who is the client in these slots, as `clients` has it: BY_...."""
+    known: Ints = facts[slots, Facts.ROLES_BY]
+    is_port = np.isin(facts[slots, Facts.A_PORT], brokers) != np.isin(facts[slots, Facts.B_PORT], brokers)
+    by_ports = np.where(is_port, BY_PORT, BY_LOWER_PORT)
+    return np.where(known > 0, known, np.where(facts[slots, Facts.OPENER] >= 0, BY_SYN, by_ports))
 
 
 def both(slots: Ints) -> Ints:

@@ -33,8 +33,6 @@ from amqpscope.dissector.protocols.state import Trial
 
 MARKED_ENDS = False
 """Frames end where their sizes say, and with nothing else."""
-BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not show which side is the client."""
 MESSAGE_PROPERTIES, PROPERTIES_BYTES = 0x0403, 16
 """Class and code of the struct that announces the size of a body, as its first field, and its bytes up to there."""
 ANYTHING, MORE, NEXT, NEW = range(4)

@@ -331,7 +331,6 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
 walk_chunks = laid_over(
     {
         "USUAL": LARGEST,
-        "BROKERS": boundary.BROKERS,
         "MARKED_ENDS": boundary.MARKED_ENDS,
         "expected_boundary": extent.expected_boundary,
         "sender": boundary.sender,

@@ -27,8 +27,6 @@ from amqpscope.dissector.protocols.state import Trial
 
 USUAL = 131_072
 """The frame size that brokers propose (RabbitMQ `frame_max`), ends included."""
-BROKERS = (5672, 5671)
-"""Where brokers listen, if frames do not show which side is the client."""
 HIDES_NONE = 29
 """In a gap that is shorter, and no content under way, no body can begin: there is no room for header and head."""
 ANY_HEADER, ANY_BODY, NO_CONTENT, ANYTHING = range(4)

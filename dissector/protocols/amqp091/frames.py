@@ -383,7 +383,6 @@ walk_chunks = laid_over(
     {
         "USUAL": boundary.USUAL,
         "HIDES_NONE": boundary.HIDES_NONE,
-        "BROKERS": boundary.BROKERS,
         "expected_boundary": boundary.expected_boundary,
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,

@@ -33,7 +33,6 @@ MARKED_ENDS = False
 """Frames end where their lengths say, and with nothing else."""
 PORTS = (5552, 5551)
 """Where brokers listen: frames in a record may end a frame, and would decide which side is the client."""
-BROKERS = PORTS
 HIDES_NONE = 9
 """In a gap that is shorter no frame with a body can begin."""
 

@@ -187,7 +187,6 @@ walk_chunks = laid_over(
         "USUAL": boundary.USUAL,
         "HIDES_NONE": boundary.HIDES_NONE,
         "PORTS": boundary.PORTS,
-        "BROKERS": boundary.BROKERS,
         "MARKED_ENDS": boundary.MARKED_ENDS,
         "sender": boundary.sender,
         "may_begin": boundary.may_begin,
