@@ -115,10 +115,11 @@ def _of(seen: CaptureSummary) -> Iterator[str]:
     info = seen.info
     for code in _REPORTED:
         for problem in [p for p in info.problems if p.code == code][:1]:
-            places = [f"packet {problem.packet:,}"] if problem.packet else []
+            is_torn = code == "capture-truncated"  # its detail names the packet
+            places = [f"packet {problem.packet:,}"] if problem.packet and not is_torn else []
             places += [f"byte {problem.offset:,}"] if problem.offset is not None else []
             where = f" ({', '.join(places)})" if places else ""
-            kept = "; everything before it was read" if code == "capture-truncated" and info.packets else ""
+            kept = "; everything before it was read" if is_torn and info.packets else ""
             yield f"{problem.detail}{where}{kept}"
     unknown = seen.counts["link-type-unknown"]
     if unknown:
