@@ -109,6 +109,11 @@ class Listing:
                 kept.append((row, note))
 
     @property
+    def is_empty(self) -> bool:
+        """Return whether no connection was added, not even of another protocol."""
+        return not (self.groups or self.others)
+
+    @property
     def worst_first(self) -> list[Group]:
         """Return the groups: first those that never came up, then by severity, size and time."""
         return sorted(

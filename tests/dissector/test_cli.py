@@ -280,6 +280,12 @@ def test_a_capture_without_packets_does_not_pass(tmp_path: Path, shown: Any) -> 
         shown("handshakes", source)
 
 
+def test_a_time_range_without_connections_does_not_pass(tmp_path: Path, shown: Any) -> None:
+    shown("dissect", DEMO, "-o", tmp_path / "tables")
+    for source in (DEMO, tmp_path / "tables"):
+        shown("handshakes", source, "--fail-on", "handshake", "--from", "2099-01-01", status=2)
+
+
 # -------------------------------------------------------------------------------------------------- widths and colours
 
 

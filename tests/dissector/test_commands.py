@@ -286,11 +286,22 @@ def test_why_there_are_no_frames_is_reported(tmp_path: Path, capsys: pytest.Capt
         ([Packet(first, bytes(28))], 147, [], "1 packet skipped: unsupported link layer (link type 147"),
         ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segment;"),
         ([Packet(first, ethernet(ipv4(tcp())))], 1, ["--from", "2024-01-01T00:00:00"],
-         "no frames in this time range; the capture has packets from 2023-11-14T22:13:20.000000000Z to "),
+         "nothing in this time range; the capture has packets from 2023-11-14T22:13:20.000000000Z to "),
     ):  # fmt: skip
         path.write_bytes(pcap(packets, link=link, ns=True))
         lines = reported(capsys, "frames", path, *words)
         assert any(expected in line for line in lines), lines
+
+
+@pytest.mark.parametrize("words", [["handshakes"], ["dissect", "-o", "out"]])
+def test_a_time_range_beside_the_capture_is_reported(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time of another zone looks like a capture in which nothing happened."""
+    monkeypatch.chdir(tmp_path)
+    for option, time in (("--from", "2099-01-01"), ("--to", "1999-01-01")):
+        lines = reported(capsys, words[0], SESSION, *words[1:], option, time)
+        assert "amqpscope: nothing in this time range; the capture has packets from " in lines[-1]
 
 
 def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
