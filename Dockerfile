@@ -25,8 +25,7 @@ ENTRYPOINT ["amqpscope"]
 CMD ["--help"]
 
 FROM small AS spark
-# hadolint ignore=DL3066
-USER root
+USER 0
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \

@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo test $(PARTS) $(UNITS) test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -134,7 +134,7 @@ def check(path: Path) -> None:
 
 
 def write(tables: Tables, path: Path) -> None:
-    """Write the page, under another name until it is whole.
+    """Write the page; where a file may take its place, under another name until it is whole.
 
     Raises:
         NotTablesError: A table cannot be read.
@@ -142,10 +142,15 @@ def write(tables: Tables, path: Path) -> None:
     """
     check(path)
     text = render(tables)
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    is_special = path.exists() and not path.is_file()  # a device or a pipe, such as /dev/stdout
+    target = path if is_special else path.resolve()  # a link stays one
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
+        if is_special:
+            target.write_text(text, encoding="utf-8")
+            return
         unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, path)  # noqa: PTH105 - the same, and says what it does
+        os.replace(unfinished, target)  # noqa: PTH105 - the same, and says what it does
     except OSError as error:
         raise Error(f"{path}: cannot write: {reason(error)}") from error
     finally:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from amqpscope.errors import MissingError
+
 if TYPE_CHECKING:  # local files do not need it
     from amqpscope.dissector.stores import StorePath
 
@@ -26,8 +28,14 @@ Place: TypeAlias = Union[Path, "StorePath"]
 
 
 def place(path: str | os.PathLike[str]) -> Place:
-    """Return the file or folder that a path or URL names."""
+    """Return the file or folder that a path or URL names.
+
+    Raises:
+        MissingError: the path is empty, as a variable of a shell is that nobody has set.
+    """
     text = os.fspath(path)
+    if not text:
+        raise MissingError("the path of a file or folder is empty")
     if not _SCHEME.match(text):
         return Path(text)
     from amqpscope.dissector.stores import StorePath  # noqa: PLC0415 - see above

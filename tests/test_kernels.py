@@ -1,6 +1,9 @@
 """Whether all kernels are compiled before anybody needs them."""
 
 import ast
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +47,15 @@ def test_all_that_python_calls_are_compiled_before(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(kernel, name, value)
     kernels.record()
     assert names - OTHERS <= {function.__name__ for function, *_ in [*recorded, *RARE]}
+
+
+def killed(number: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_killed_ends_the_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is short, the system kills it, and nobody would compile what it had taken."""
+    monkeypatch.setattr(kernels, "_compile", killed)
+    monkeypatch.setattr(kernels, "cached", lambda call, level: None)
+    with pytest.raises(BrokenProcessPool):
+        kernels.compile_all([(called, ())], [None])

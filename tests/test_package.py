@@ -58,6 +58,13 @@ def test_tests_import_by_that_name_too() -> None:
     assert not [name for name in sys.modules if name.split(".")[0] in PACKAGES]
 
 
+def test_a_wheel_is_built_where_an_editable_installation_is_hidden() -> None:
+    """As pip hides it: `make wheel` follows the installation of the checkout."""
+    hidden = "import sys; sys.path[:] = [p for p in sys.path if not (Path(p) / 'amqpscope').exists()]"
+    code = f"from pathlib import Path; {hidden}; sys.path.insert(0, 'tools'); import backend as b"
+    assert python(f"{code}; print(b.compiler().__module__)") == "tools.kernels"
+
+
 def test_links_are_relative() -> None:
     for package in PACKAGES:
         link = ROOT / "src" / "amqpscope" / package

@@ -4,11 +4,10 @@ Compiling them takes more packages than setuptools. An editable installation of 
 `make kernels` compiles to the user's cache.
 """
 
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -30,11 +29,8 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
     """Build a wheel for this Python and machine, or for any, where `tools.kernels` knows no processors of this kind."""
-    isolated = os.environ.get("PYTHONPATH")  # where pip has put the requirements of the build
-    path = os.pathsep.join(map(str, filter(None, (ROOT, ROOT / "src", isolated))))
     try:
-        command = [sys.executable, "-m", "tools.kernels", str(COMPILED)]
-        subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT, check=True)  # noqa: S603
+        compiler()(COMPILED)
         if COMPILED.exists():
             # The libraries need no other, not even the C library, so that the oldest platform tag is right.
             python = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -43,3 +39,11 @@ def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_dire
         return str(_setuptools.build_wheel(wheel_directory, config_settings, metadata_directory))
     finally:
         shutil.rmtree(COMPILED, ignore_errors=True)
+
+
+def compiler() -> Callable[[Path], None]:
+    """Return what compiles all kernels to a folder; pip hides this checkout where it is installed editable."""
+    sys.path[:0] = map(str, (ROOT, ROOT / "src"))
+    from tools.kernels import main  # noqa: PLC0415 - what it needs is there only when a wheel is built
+
+    return main

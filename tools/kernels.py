@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from platform import machine
@@ -130,14 +131,15 @@ def compile_all(calls: Sequence[Call], levels: Sequence[str | None]) -> None:
         return
     # They know the functions, which have no names to be found by: some are made by `specialize`.
     context = multiprocessing.get_context("fork")
-    with context.Pool(PROCESSES, initializer=_begin, initargs=(calls, levels)) as pool:
+    sys.stderr.write(f"compiling {len(todo)} kernels in {PROCESSES} processes\n")
+    with ProcessPoolExecutor(PROCESSES, context, _begin, (calls, levels)) as pool:
         peak = 0
-        for done, (name, used) in enumerate(pool.imap_unordered(_compile, todo), 1):
+        for done, (name, used) in enumerate(pool.map(_compile, todo), 1):
             peak = max(peak, used)
             if sys.stderr.isatty():
                 sys.stderr.write(f"\r\033[Kcompiling kernels: {done} of {len(todo)}, {name} ")
     end = "\r\033[K" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{end}compiled {len(todo)} kernels in {PROCESSES} processes of at most {peak} MB\n")
+    sys.stderr.write(f"{end}compiled {len(todo)} kernels, with at most {peak} MB in a process\n")
 
 
 _work: tuple[Sequence[Call], Sequence[str | None]]

@@ -36,7 +36,7 @@ def add_common(
     parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
     parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
-        help=f"protocol on this TCP port, whatever its content ({', '.join(registry.names())}); "
+        help=f"protocol on this TCP port, whatever its content ({', '.join(registry.decoded())}); "
         "may be repeated",
     )  # fmt: skip
     parser.add_argument(

@@ -225,7 +225,8 @@ class Handshakes:
         parser.add_argument(
             "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,
             help="exit with status 1 when a connection failed (handshake), or one that came up ended badly (ending); "
-            "with note, warning or error: of this severity or worse. 2 when there are no packets",
+            "with note, warning or error: of this severity or worse. 2 when there are no packets, or no connections "
+            "between --from and --to",
         )  # fmt: skip
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -276,6 +277,7 @@ class Handshakes:
             print("\n".join(made.lines()))
         if isinstance(found, Reading):
             status = common.print_warnings(found, arguments.tz) or status
-        if arguments.fail_on and not verdict_rows.packets(found):
+        is_outside = made.is_empty and any(common.wanted_times(arguments))
+        if arguments.fail_on and (is_outside or not verdict_rows.packets(found)):
             return 2
         return status or int(any(made.failing(*what) for what in arguments.fail_on))

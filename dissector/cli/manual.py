@@ -13,7 +13,7 @@ def page(parser: argparse.ArgumentParser, known: Mapping[str, Command]) -> str:
     lines = [f'.TH {PROGRAM.upper()} 1 "" "{PROGRAM} {version(PROGRAM)}" "User Commands"', ".SH NAME"]
     lines += [rf"{PROGRAM} \- {_text(metadata(PROGRAM)['Summary'])}", ".SH SYNOPSIS"]
     for name in known:
-        lines += [rf".B {PROGRAM} {name}", r"[\fIoption\fR]... " + _arguments(options.below(parser)[name]), ".br"]
+        lines += [rf".B {PROGRAM} {name}", _synopsis(options.below(parser)[name]), ".br"]
     lines += [".SH DESCRIPTION", _text(parser.description or ""), ".SH OPTIONS", *_options(parser), ".SH COMMANDS"]
     for name, own in options.below(parser).items():
         lines += [f".SS {PROGRAM} {name}", _text(" ".join((own.description or "").split())), *_options(own)]
@@ -27,17 +27,26 @@ def page(parser: argparse.ArgumentParser, known: Mapping[str, Command]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> str:
-    """Return the arguments that are no options, for the synopsis."""
-    named = [action for action in options.shown(parser) if not action.option_strings]
-    return " ".join(rf"\fI{_text(str(action.metavar))}\fR" + ("..." if action.nargs else "") for action in named)
+def _synopsis(parser: argparse.ArgumentParser) -> str:
+    """Return what a command must be given, options before arguments, and what it may be given in brackets."""
+    actions = options.shown(parser)
+    required = [rf"\fB{_text(a.option_strings[0])}\fR {_value(a)}" for a in actions if a.option_strings and a.required]
+    arguments = [
+        (f"[{_value(action)}]" if action.nargs == "*" else _value(action)) + ("..." if action.nargs else "")
+        for action in actions
+        if not action.option_strings
+    ]
+    return " ".join([*required, r"[\fIoption\fR]...", *arguments])
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in options.shown(parser):
         names = ", ".join(rf"\fB{_text(name)}\fR" for name in action.option_strings)
-        value = rf"\fI{_text(options.value(action))}\fR" if options.value(action) else ""
-        yield from (".TP", " ".join(filter(None, (names, value))), _text(options.help_of(action)))
+        yield from (".TP", " ".join(filter(None, (names, _value(action)))), _text(options.help_of(action)))
+
+
+def _value(action: argparse.Action) -> str:
+    return rf"\fI{_text(options.value(action))}\fR" if options.takes_value(action) else ""
 
 
 def _text(text: str) -> str:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from amqpscope.dissector.cli import options
 from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
@@ -42,11 +42,19 @@ def lacking(command: Command) -> bool:
     return not all(find_spec(module) for module in command.requires)
 
 
+class Parser(argparse.ArgumentParser):
+    """Reports wrong usage in one line, as all errors are."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line, and end."""
+        self.exit(2, f"{PROGRAM}: {message} ({self.prog} --help has all options)\n")
+
+
 def parser(known: dict[str, Command], with_options: bool = True) -> argparse.ArgumentParser:
     """Return the parser of the program with these commands; declaring their options imports much."""
     missing = {name: installing(each.extra or "") for name, each in known.items() if lacking(each)}
     hints = [f"{name} is not installed: {install}" for name, install in missing.items()]
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog=PROGRAM,
         description="Turn packet captures of message brokers into typed tables, statistics and a report.",
         epilog="\n".join(["amqpscope COMMAND --help has options and examples.", *hints]),
@@ -100,7 +108,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     whole = parser(known, with_options=words not in NO_OPTIONS)
     arguments, left = whole.parse_known_args(words)
-    if left:  # argparse would print the usage of the program
+    if left:  # argparse would name the program, not the command
         options.below(whole)[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
     return known[arguments.command].run(arguments)
 

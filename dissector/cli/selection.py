@@ -1,9 +1,11 @@
 """Choose the frames that a user names: by connection, channel, method, queue and exchange."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from typing import Any
 
 import numpy as np
@@ -26,16 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selection", "Frames that match all of these options; where one is repeated, any of its values."
     )
     add_connection(group)
-    for name, metavar, what in (
-        ("channel", "N", "on this channel"),
-        ("method", "GLOB", "whose name in the output matches: basic.publish, 'queue.*', heartbeat"),
-        ("queue", "NAME", "that name this queue or stream"),
-        ("exchange", "NAME", "that name this exchange"),
+    for name, metavar, type_, what in (
+        ("channel", "N", _channel, "on this channel"),
+        ("method", "GLOB", str, "whose name in the output matches: basic.publish, 'queue.*', heartbeat"),
+        ("queue", "NAME", str, "that name this queue or stream"),
+        ("exchange", "NAME", str, "that name this exchange"),
     ):
         group.add_argument(
-            f"--{name}", metavar=metavar, action="append", default=[], type=int if name == "channel" else str,
-            help=f"only frames {what}",
-        )  # fmt: skip
+            f"--{name}", metavar=metavar, action="append", default=[], type=type_, help=f"only frames {what}"
+        )
     group.add_argument("-c", "--count", metavar="N", type=_count, help="stop after this number of frames")
 
 
@@ -46,6 +47,7 @@ def add_connection(parser: "argparse._ActionsContainer") -> None:
         metavar="ID|IP[:PORT]",
         action="append",
         default=[],
+        type=_connection,
         help="only connections with this id, or with this address on either side; may be repeated",
     )
 
@@ -119,6 +121,27 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"not a number of frames: {text!r}; give 1 or more")
     return int(text)
+
+
+def _channel(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"not a channel: {text!r}; give 0 to 65535")
+    return int(text)
+
+
+def _connection(text: str) -> str:
+    """Return a name of a connection as `names_of` has it."""
+    if text.isdecimal():
+        return text
+    host, port = text, ""
+    if re.fullmatch(r"(\[.*\]|[^:]*):\d+", text):
+        host, _, port = text.rpartition(":")
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        known = "10.0.3.7, 10.0.3.7:41418, [fd00::7]:41418 or the id of a connection"
+        raise argparse.ArgumentTypeError(f"not an address: {text!r}; give {known}") from None
+    return f"{f'[{address}]' if address.version == 6 else address}:{port}" if port else str(address)
 
 
 def names_of(identity: int, ends: Sequence[str]) -> set[str]:

@@ -78,7 +78,7 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
     tls = reading.dissector.tls
     if tls.keylog.expecting and tls.sealed:
         lines.append(_sealed(reading))
-    elif (frames == 0 and not undecoded) or not any(seen.segments for seen in reading.seen):
+    elif (frames == 0 and not undecoded) or not any(seen.segments for seen in reading.seen) or _is_outside(reading):
         lines.append(_nothing(reading, zone))
     return lines
 
@@ -125,10 +125,11 @@ def _of(seen: CaptureSummary) -> Iterator[str]:
     info = seen.info
     for code in _REPORTED:
         for problem in [p for p in info.problems if p.code == code][:1]:
-            places = [f"packet {problem.packet:,}"] if problem.packet else []
+            is_torn = code == "capture-truncated"  # its detail names the packet
+            places = [f"packet {problem.packet:,}"] if problem.packet and not is_torn else []
             places += [f"byte {problem.offset:,}"] if problem.offset is not None else []
             where = f" ({', '.join(places)})" if places else ""
-            kept = "; everything before it was read" if code == "capture-truncated" and info.packets else ""
+            kept = "; everything before it was read" if is_torn and info.packets else ""
             yield f"{problem.detail}{where}{kept}"
     unknown = seen.counts["link-type-unknown"]
     if unknown:
@@ -138,16 +139,27 @@ def _of(seen: CaptureSummary) -> Iterator[str]:
         yield f"the file reports {counted(info.dropped, 'packet')} dropped while capturing"
 
 
-def _nothing(reading: Reading, zone: tzinfo) -> str:
-    options = reading.options
-    packets = sum(seen.info.packets for seen in reading.seen)
+def _span(reading: Reading) -> tuple[int, int] | None:
+    """Return the times of the first and the last packet; None where there is none."""
     firsts = [seen.info.first_ts_ns for seen in reading.seen if seen.info.first_ts_ns is not None]
     lasts = [seen.info.last_ts_ns for seen in reading.seen if seen.info.last_ts_ns is not None]
-    if not firsts or not lasts:
+    return (min(firsts), max(lasts)) if firsts and lasts else None
+
+
+def _is_outside(reading: Reading) -> bool:
+    """Return whether all packets lie outside of the wanted time range, as they do with times of another zone."""
+    start, end, span = reading.options.from_ns, reading.options.to_ns, _span(reading)
+    return span is not None and ((start is not None and span[1] < start) or (end is not None and end <= span[0]))
+
+
+def _nothing(reading: Reading, zone: tzinfo) -> str:
+    options, span = reading.options, _span(reading)
+    packets = sum(seen.info.packets for seen in reading.seen)
+    if span is None:
         return "no packets in these captures" if len(reading.seen) > 1 else "no packets in this capture"
     if options.from_ns is not None or options.to_ns is not None:
-        first, last = (instant(ns, zone) for ns in (min(firsts), max(lasts)))
-        return f"no frames in this time range; the capture has packets from {first} to {last}"
+        first, last = (instant(ns, zone) for ns in span)
+        return f"nothing in this time range; the capture has packets from {first} to {last}"
     segments = sum(seen.segments for seen in reading.seen)
     if not segments:
         return f"no TCP in {counted(packets, 'packet')}"

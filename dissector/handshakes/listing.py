@@ -46,6 +46,7 @@ NOTED = 5
 
 FIGURES = re.compile(r"\d[\d.]*( ns| µs| ms| s)?")
 """Figures; sentences that differ only in these count as equal."""
+OF_FIRST = "figures of the first"
 
 Row = dict[str, Any]
 
@@ -60,10 +61,13 @@ class Group:
     members: list[tuple[str, str]] = field(default_factory=list)
     """The first clients with their ports: address and port together, and the port alone."""
     last_ns: int = 0
+    is_uniform: bool = True
+    """Whether all its sentences have the same figures."""
 
     def add(self, row: Row) -> None:
         """Add a connection."""
         self.count += 1
+        self.is_uniform = self.is_uniform and sentence(row) == sentence(self.first)
         if len(self.clients) < CLIENTS:
             self.clients.add(row["client_ip"])
         if len(self.members) < MEMBERS:
@@ -107,6 +111,11 @@ class Listing:
             self.noted[note["code"]] = self.noted.get(note["code"], 0) + 1
             if len(kept) < NOTED:
                 kept.append((row, note))
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no connection was added, not even of another protocol."""
+        return not (self.groups or self.others)
 
     @property
     def worst_first(self) -> list[Group]:
@@ -209,7 +218,8 @@ class Listing:
     def _text(self, group: Group) -> str:
         """Return a group in one sentence."""
         every = f", every {duration(group.every_ns)}" if group.count >= OFTEN and group.every_ns else ""
-        return f"{counted(group.count, 'connection')} from {self._clients(group)}: {sentence(group.first)}{every}"
+        what = sentence(group.first) + ("" if group.is_uniform else f" ({OF_FIRST})")
+        return f"{counted(group.count, 'connection')} from {self._clients(group)}: {what}{every}"
 
     def _clients(self, group: Group) -> str:
         if len(group.clients) == 1:
@@ -263,10 +273,11 @@ class Listing:
 
     def _members(self, group: Group) -> str:
         """Return the first connections of a group as text, from which the user can choose one."""
+        figures = "" if group.is_uniform else f"{OF_FIRST}; "
         alone = len(group.clients) == 1
         names = ", ".join(port if alone else client for client, port in group.members)
         rest = group.count - len(group.members)
-        return f" ({'client ports ' if alone else ''}{names}{f' and {rest:,} more' if rest else ''})"
+        return f" ({figures}{'client ports ' if alone else ''}{names}{f' and {rest:,} more' if rest else ''})"
 
 
 def as_dict(row: Row, handshakes: Handshakes, zone: tzinfo = UTC) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def numbered() -> Iterator[tuple[int, ProtocolPlugin]]:
 
 
 def names() -> tuple[str, ...]:
-    """Return what `--port` may name: the protocols, and `tls` and `unknown`."""
+    """Return the names of all protocols, and `tls` and `unknown`."""
     return (*(plugin.name for plugin in protocols()), OTHERS[TLS], OTHERS[UNKNOWN])
 
 
@@ -212,13 +212,18 @@ def shown_names() -> tuple[str, ...]:
     return tuple(name for name in names() if name not in versions)
 
 
+def decoded() -> dict[str, int]:
+    """Return the numbers of what `--port` may name: the protocols that are decoded, and `tls` and `unknown`."""
+    return {plugin.name: number for number, plugin in numbered() if plugin.stage} | {"tls": TLS, "unknown": UNKNOWN}
+
+
 def number_of(name: str) -> int:
     """Return the number of a protocol that is given for a port.
 
     Raises:
         ProtocolError: there is none of this name, or it is not decoded.
     """
-    known = {plugin.name: number for number, plugin in numbered() if plugin.stage} | {"tls": TLS, "unknown": UNKNOWN}
+    known = decoded()
     if name in known:
         return known[name]
     reason = "is known by its header, but not decoded" if name in names() else "is not a known protocol"

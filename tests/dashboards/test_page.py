@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import html.parser
 import json
+import os
 import re
 import subprocess
 import sys
@@ -201,6 +202,18 @@ def test_the_command_writes_the_same_page_again_and_nothing_else(shop: Tables, s
     assert run(str(shop.analyzed), str(shop.dissected), "-o", str(out)) == 0
     assert [p.name for p in tmp_path.iterdir()] == ["out.html"]
     assert out.read_text(encoding="utf-8") == shop_page
+
+
+def test_pipes_and_links_are_written_through(tmp_path: Path) -> None:
+    synthetic.write(tmp_path / "tables", "rpcs")
+    tables, pipe, link, linked = Tables(None, tmp_path / "tables"), *(tmp_path / n for n in ("pipe", "link", "linked"))
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:  # noqa: PTH123 - which waits for no writer
+        page.write(tables, pipe)
+        piped = reader.read()
+    link.symlink_to(linked)
+    page.write(tables, link)
+    assert link.is_symlink() and linked.read_text() == piped and piped.endswith("</html>")
 
 
 def test_the_command_says_what_is_wrong_in_one_line(shop: Tables, tmp_path: Path) -> None:

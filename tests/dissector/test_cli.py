@@ -79,6 +79,27 @@ def test_connections_are_named_by_id_address_and_port(frames: Any) -> None:
     assert frames(FAILED, "--connection", "127.0.0.1") == whole
 
 
+def test_an_address_may_be_written_in_other_ways(frames: Any) -> None:
+    path = FOLDER / "ipv6.pcap"
+    one = frames(path, "-c", "1")[0]["sender"]
+    assert one.startswith("[::1]:")
+    chosen = frames(path, "--connection", one)
+    assert chosen and chosen == frames(path, "--connection", one.replace("[::1]", "[0:0::1]"))
+    assert frames(path) == frames(path, "--connection", "::1") == frames(path, "--connection", "[::1]")
+
+
+@pytest.mark.parametrize("words", [
+    ["-c", "0"], ["--count", "many"], ["--channel", "x"], ["--channel", "-1"], ["--channel", "65536"],
+    ["--connection", "localhost"], ["--connection", "10.0.0.300"], ["--connection", "10.0.0.3:amqp"],
+    ["--connection", ":5672"],
+])  # fmt: skip
+def test_what_nothing_can_match_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as status:
+        main(["frames", str(DEMO), *words])
+    assert status.value.code == 2
+    assert repr(words[1]) in capsys.readouterr().err
+
+
 def test_other_protocols_are_selected_by_their_names(frames: Any) -> None:
     streams = FOLDER / "stream_super.pcap"
     assert {f["command"] for f in frames(streams, "--method", "*-response")} > {"partitions"}
@@ -96,9 +117,6 @@ def test_reading_ends_with_the_last_frame_wanted(frames: Any, tmp_path: Path) ->
     path = tmp_path / "damaged.pcap"
     path.write_bytes(whole[: len(whole) // 2] + b"\xff" * 64)
     assert len(frames(path, "-c", "5")) == 5
-    for words in (["-c", "0"], ["--count", "many"], ["--channel", "x"]):
-        with pytest.raises(SystemExit):
-            main(["frames", str(DEMO), *words])
 
 
 def test_a_selection_that_nothing_matches_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,6 +278,12 @@ def test_a_capture_without_packets_does_not_pass(tmp_path: Path, shown: Any) -> 
     for source in (path, tmp_path / "tables"):
         shown("handshakes", source, "--fail-on", "handshake", status=2)
         shown("handshakes", source)
+
+
+def test_a_time_range_without_connections_does_not_pass(tmp_path: Path, shown: Any) -> None:
+    shown("dissect", DEMO, "-o", tmp_path / "tables")
+    for source in (DEMO, tmp_path / "tables"):
+        shown("handshakes", source, "--fail-on", "handshake", "--from", "2099-01-01", status=2)
 
 
 # -------------------------------------------------------------------------------------------------- widths and colours

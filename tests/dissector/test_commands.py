@@ -162,16 +162,35 @@ def test_a_directory_without_captures(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no file in this directory" in fails(capsys, "frames", tmp_path)
 
 
+def test_an_empty_path_is_not_this_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["frames", ""], ["handshakes", ""], ["dissect", SESSION, "-o", ""]):
+        assert fails(capsys, *words) == "amqpscope: the path of a file or folder is empty\n"
+
+
 def test_a_glob_that_matches_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no file matches" in fails(capsys, "frames", tmp_path / "*.pcap")
 
 
-def test_an_option_that_is_none_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("words", "what"), [
+    (["frames", str(SESSION), "--nonsense"], "unrecognized arguments: --nonsense (amqpscope frames"),
+    (["frames"], "the following arguments are required: CAPTURE (amqpscope frames"),
+    (["frame", str(SESSION)], "argument COMMAND: invalid choice: 'frame'"),
+    ([], "the following arguments are required: COMMAND (amqpscope"),
+])  # fmt: skip
+def test_wrong_usage_is_one_line(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as status:
-        main(["frames", str(SESSION), "--nonsense"])
+        main(words)
     assert status.value.code == 2
     err = capsys.readouterr().err
-    assert err.startswith("usage: amqpscope frames ") and "--nonsense" in err
+    assert err.startswith(f"amqpscope: {what}") and err.endswith(" --help has all options)\n") and err.count("\n") == 1
+
+
+def test_help_offers_no_protocol_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["frames", "--help"])
+    (names,) = re.findall(r"whatever its\s+content\s+\(([^)]*)\)", capsys.readouterr().out)
+    for name in "".join(names.split()).split(","):
+        main(["frames", str(SESSION), "--port", f"1={name}", "-c", "1"])
 
 
 def test_help_names_bodies_only_where_these_go_to_tables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,8 +256,9 @@ def test_what_was_cut_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[
     path.write_bytes(SESSION.read_bytes()[:-3])
     for words in (["frames"], ["handshakes"], ["dissect", "-o", tmp_path / "out"]):
         line = reported(capsys, words[0], path, *words[1:])[-1]
-        assert line.startswith("amqpscope: cut.pcap: truncated inside packet ")
-        assert line.endswith("; everything before it was read")
+        assert re.fullmatch(
+            r"amqpscope: cut\.pcap: truncated inside packet \d+ \(byte [\d,]+\); everything before it was read", line
+        )
 
 
 def test_what_is_missing_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,11 +286,22 @@ def test_why_there_are_no_frames_is_reported(tmp_path: Path, capsys: pytest.Capt
         ([Packet(first, bytes(28))], 147, [], "1 packet skipped: unsupported link layer (link type 147"),
         ([Packet(first, ethernet(ipv4(tcp(b"GET / HT"))))], 1, [], "no frames of a known protocol in 1 TCP segment;"),
         ([Packet(first, ethernet(ipv4(tcp())))], 1, ["--from", "2024-01-01T00:00:00"],
-         "no frames in this time range; the capture has packets from 2023-11-14T22:13:20.000000000Z to "),
+         "nothing in this time range; the capture has packets from 2023-11-14T22:13:20.000000000Z to "),
     ):  # fmt: skip
         path.write_bytes(pcap(packets, link=link, ns=True))
         lines = reported(capsys, "frames", path, *words)
         assert any(expected in line for line in lines), lines
+
+
+@pytest.mark.parametrize("words", [["handshakes"], ["dissect", "-o", "out"]])
+def test_a_time_range_beside_the_capture_is_reported(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time of another zone looks like a capture in which nothing happened."""
+    monkeypatch.chdir(tmp_path)
+    for option, time in (("--from", "2099-01-01"), ("--to", "1999-01-01")):
+        lines = reported(capsys, words[0], SESSION, *words[1:], option, time)
+        assert "amqpscope: nothing in this time range; the capture has packets from " in lines[-1]
 
 
 def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -701,6 +701,17 @@ def test_many_alike_are_one_line() -> None:
     assert made.failing("handshake", "error") == 412
 
 
+def test_figures_that_are_not_those_of_all_are_called_so() -> None:
+    row = of_client("failed_handshakes", "unknown vhost")
+    for seconds, is_said in ((10, False), (11, True)):
+        made = listing.Listing(KNOWN)
+        made.add(row | {"handshake_cause": "waited 10 s for the client"})
+        made.add(row | {"handshake_cause": f"waited {seconds} s for the client", "client_port": 1025})
+        (group,) = made.document([])["groups"]
+        assert ("(figures of the first)" in group["text"]) == is_said
+        assert ("(figures of the first; client ports" in " ".join(" ".join(made.lines()).split())) == is_said
+
+
 def test_connections_of_several_clients_are_named_by_address_and_port() -> None:
     row = of_client("failed_handshakes", "unknown vhost") | {"severity": "fine"}
     made = listing.Listing(KNOWN)

@@ -1,5 +1,6 @@
 """Help, manual page and completion: made from the same declarations, and complete."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,16 @@ def test_the_manual_has_every_option(capsys: pytest.CaptureFixture[str]) -> None
         assert f".SS amqpscope {name}\n" in text
         assert all(option in text for action in options.shown(own) for option in action.option_strings)
     assert all(line.replace("'", "(aq") in text for command in KNOWN.values() for line, _ in command.examples)
+
+
+def test_the_synopsis_tells_what_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = re.sub(r"\\f[BIR]|\\", "", printed(capsys, "--manual")).splitlines()
+    given = {name: lines[lines.index(f".B amqpscope {name}") + 1] for name in ("frames", "dissect", "spec")}
+    assert given == {
+        "frames": "[option]... CAPTURE...",
+        "dissect": "-o DIR [option]... CAPTURE...",
+        "spec": "[option]... [NAME]...",
+    }
 
 
 @needs("groff")
