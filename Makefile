@@ -5,14 +5,11 @@ BIN := $(VENV)/bin
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
-PARTS := test-spark test-unit test-compiled test-oracles
-# Two processes share the tests without compiled kernels and Spark.
-UNITS := test-unit-dissector test-unit-others
 KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test $(PARTS) $(UNITS) test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: demo test test-spark test-others test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,21 +32,17 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
-test: $(BIN)/.ready  ## run the tests, in four parts that can be run apart, three processes at a time
-	@$(MAKE) --no-print-directory -j3 -O $(PARTS)
+test: $(KERNELS)  ## run the tests: those with Spark, which wait for it, beside all others
+	@$(MAKE) --no-print-directory -j2 -O test-spark test-others
 
-test-unit: MARKS := not (compiled or spark or oracles or wheel)
-test-compiled: MARKS := compiled and not (spark or oracles or wheel)
-test-spark: MARKS := spark and not (oracles or wheel)
-test-oracles: MARKS := oracles and not wheel
-test-wheel: MARKS := wheel
-test-compiled test-spark test-oracles: $(KERNELS)
+test-spark: $(KERNELS)
+	$(BIN)/python -m pytest -m "spark and not wheel"
+
+test-others: $(KERNELS)
+	$(BIN)/python -m pytest -m "not (spark or wheel)" -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
 test-wheel: wheel  ## test the wheel in an empty environment
-test-unit: $(UNITS)
-test-unit-dissector: FILES := tests/dissector
-test-unit-others: FILES := tests --ignore=tests/dissector
-$(UNITS) $(filter-out test-unit, $(PARTS)) test-wheel: $(BIN)/.ready
-	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m "$(MARKS)" $(FILES)
+	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m wheel
 
 trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments, and time first answers
 	$(BIN)/python -m tools.trial dist/*.whl

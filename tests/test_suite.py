@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from tests.dissector.kernels import pick
 
 HERE = Path(__file__).parent
 MODULES = sorted(HERE.rglob("test_*.py"))
-PARTS = re.findall(r"^test-\w+: MARKS := (.+)$", (HERE.parent / "Makefile").read_text(), re.MULTILINE)
 
 
 def nodes(path: Path) -> Iterator[ast.AST]:
@@ -54,14 +51,6 @@ def test_no_test_returns_early() -> None:
         if isinstance(node, ast.Return) and node.value is None
     ]
     assert found == []
-
-
-def test_every_test_is_in_one_part() -> None:
-    """Whatever its marks."""
-    assert len(PARTS) == 5
-    for marks in itertools.product([False, True], repeat=4):
-        names = dict(zip(("compiled", "spark", "oracles", "wheel"), marks, strict=True))
-        assert sum(eval(part, names.copy()) for part in PARTS) == 1, names
 
 
 def test_without_its_mark_no_test_runs_compiled_kernels() -> None:
