@@ -101,6 +101,9 @@ HELD_CHUNKS = 8_192
 UNKNOWN_ROLES = 256 << 10
 """Bytes of one connection buffered until a frame shows who is the client, where neither a SYN nor a port does."""
 
+UNKNOWN_ROLES_CHUNKS = 1_024
+"""Chunks buffered for that, both directions together; of all connections, `WAITING_BYTES`."""
+
 PROBE = 1 << 20
 """Bytes of a connection in which its protocol is searched for; after that it stays unrecognised."""
 

@@ -83,11 +83,11 @@ def find_client(walk: Walk, row: int, own: Own) -> int:
         return DECIDED
     if walk.cursor[Cursor.ARENA] + limits.UNKNOWN_ROLES + 8 > len(walk.data):
         return NO_ROOM
-    other = row ^ 1
-    first = first_held(walk, other)
     waits = facts[slot, Facts.ROLES_BY] == BY_LOWER_PORT and may_wait(walk, slot)
     if look_for_client(walk, row, not waits, own) or facts[slot, Facts.ROLES_BY] != BY_LOWER_PORT:
         return DECIDED
+    other = row ^ 1
+    first = first_held(walk, other)
     if first >= 0 and held[first, Held.OFFSET] >= 0 and parsers[other, Parser.STATE] == SEARCH:
         if parsers[other, Parser.UNTIL] < 0 and search(walk, other, own) == NO_ROOM:
             return NO_ROOM
@@ -99,14 +99,16 @@ def find_client(walk: Walk, row: int, own: Own) -> int:
 @kernel
 def may_wait(walk: Walk, slot: int) -> bool:
     """Return whether frames of a connection may wait longer for one that shows who is the client."""
-    parsers, held = walk.parsers, walk.held
+    parsers, held, cursor = walk.parsers, walk.held, walk.cursor
     queue = 2 * slot
+    if cursor[Cursor.HELD] > limits.WAITING_BYTES:
+        cursor[Cursor.CROWDED] = 1
+        return False
     waited = held[parsers[queue, Parser.QUEUE_END], Held.TS] - held[parsers[queue, Parser.QUEUE], Held.TS]
     return bool(
         parsers[queue, Parser.OVER] == 0
         and parsers[queue, Parser.BYTES] + parsers[queue + 1, Parser.BYTES] < limits.UNKNOWN_ROLES
-        and parsers[queue, Parser.QUEUED] < limits.HELD_CHUNKS
-        and walk.cursor[Cursor.HELD] <= limits.WAITING_BYTES
+        and parsers[queue, Parser.QUEUED] < limits.UNKNOWN_ROLES_CHUNKS
         and waited < UNKNOWN_NS
     )
 
@@ -115,11 +117,11 @@ def may_wait(walk: Walk, slot: int) -> bool:
 def look_for_client(walk: Walk, row: int, is_last: bool, own: Own) -> bool:
     """Look for a frame that only one side may send, after the boundary of a direction; return whether there is one.
 
-    Unless this is the last look, or bytes are few, there must be an eighth more of them than at the one before.
+    Unless this is the last look, there must be more bytes than at the one before; an eighth more where they are many.
     """
     parsers, facts = walk.parsers, walk.facts
-    slot, queue, size = row // 2, row // 2 * 2, parsers[row, Parser.BYTES]
-    if not is_last and size > ANY_TIME and 8 * size < 9 * parsers[row, Parser.LOOKED]:
+    slot, queue, size, looked = row // 2, row // 2 * 2, parsers[row, Parser.BYTES], parsers[row, Parser.LOOKED]
+    if not is_last and (size == looked or (size > ANY_TIME and 8 * size < 9 * looked)):
         return False
     parsers[row, Parser.LOOKED] = size
     first = first_held(walk, row)

@@ -17,8 +17,8 @@ from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import SEARCH, Cursor
 
 CROWDED = (
-    f"more than {limits.WAITING_BYTES} bytes, or {limits.FRAGMENTS} segments, were searched for the next frame: "
-    "further frames after a gap may be missing"
+    f"more than {limits.WAITING_BYTES} bytes, or {limits.FRAGMENTS} segments, were searched for the next frame "
+    "or the client: further frames after a gap may be missing"
 )
 
 

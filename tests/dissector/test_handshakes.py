@@ -410,8 +410,8 @@ BUILT_ENDINGS = {
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
     .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted"}
-"""Codes whose tests are functions of their own, here, in `tls` or in `test_following`."""
+ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted", "ended-by-unknown"}
+"""Codes whose tests are functions of their own, here, in `tls`, in `test_following` or in `test_roles`."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)

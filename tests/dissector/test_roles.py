@@ -191,6 +191,15 @@ def test_frames_wait_for_one_that_only_one_side_sends() -> None:
     assert from_client(whole) == [False, False, True, True, True, True] * 40 + [True] * 3
 
 
+@pytest.mark.parametrize("by_method", [False, True])
+def test_nobody_is_said_to_have_ended_what_may_be_the_other_way_round(by_method: bool) -> None:
+    tape = both_ways(3)
+    if by_method:
+        tape.send(CLIENT, method(commands.Connection.Close(541, "no", 0, 0), 0))
+    (row,) = rows(dissect_packets(tape.end().packets)["connections"])
+    assert (row["ending"], row["severity"]) == ("ended-by-unknown", "note")
+
+
 def test_what_waits_moves_to_other_dissectors(tmp_path: Path) -> None:
     frames = both_ways(5).play([(CLIENT, b"".join(publish()))])
     header = Tape(syn=False, port=50001, server_port=SERVERS_PORT, start_ns=frames.start_ns + 1)
