@@ -63,6 +63,16 @@ def program(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, **how)
 
 
+def test_programs_read_utf_8_whatever_the_terminal_can_show() -> None:
+    done = program("frames", FOLDER / "field_types.pcap", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and not done.stdout.isascii() and done.stdout.decode()
+
+
+def test_closed_streams_are_no_error() -> None:
+    command = f"{sys.executable} -m amqpscope.dissector.cli.program frames {SESSION} --method none >&- 2>&-"
+    assert subprocess.run(command, shell=True, cwd=ROOT, check=False).returncode == 0
+
+
 # input that is none
 
 UNREADABLE: dict[str, tuple[bytes | None, str]] = {
