@@ -100,7 +100,7 @@ def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
     for plugin in registry.protocols():
         if not plugin.has_rows and spoken.get(plugin.name):
             subject = f"{counted(spoken[plugin.name], 'connection')} of {plugin.name}"
-            yield f"{subject}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
+            yield f"{subject}: the frames are counted in `connections`, not decoded; see `amqpscope handshakes`"
 
 
 def _sealed(reading: Reading) -> str:
