@@ -223,7 +223,10 @@ def test_no_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     path = tmp_path / "mine.pcap"
     shutil.copy(SESSION, path)
     path.chmod(0)
-    assert "no permission" in fails(capsys, "frames", path)
+    assert "permission denied" in fails(capsys, "frames", path)
+    tmp_path.chmod(0)
+    assert "permission denied" in fails(capsys, "frames", tmp_path)
+    tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("words", [["--port", "x=tls"], ["--port", "5672=smtp"], ["--from", "noon"], ["--bodies", "x"]])
