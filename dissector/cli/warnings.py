@@ -139,6 +139,8 @@ def _span(reading: Reading) -> tuple[int, int] | None:
 def _is_outside(reading: Reading) -> bool:
     """Return whether all packets lie outside of the wanted time range, as they do with times of another zone."""
     start, end, span = reading.options.from_ns, reading.options.to_ns, _span(reading)
+    if any(seen.counts["clock-step"] for seen in reading.seen):
+        return False
     return span is not None and ((start is not None and span[1] < start) or (end is not None and end <= span[0]))
 
 

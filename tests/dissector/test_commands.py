@@ -317,6 +317,15 @@ def test_a_time_range_beside_the_capture_is_reported(
         assert "amqpscope: nothing in this time range; the capture has packets from " in lines[-1]
 
 
+def test_where_the_clock_went_back_packets_may_be_in_the_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.pcap"
+    times = [1_700_000_000_000_000_000 + seconds * 10**9 for seconds in (0, 100, 1)]
+    path.write_bytes(pcap([Packet(ns, ethernet(ipv4(tcp()))) for ns in times], link=1, ns=True))
+    assert reported(capsys, "handshakes", path, "--from", "1700000050") == []
+
+
 def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(MOST + 5):
         (tmp_path / f"{number:02}.pcap").write_bytes(SESSION.read_bytes()[: -3 - number])
