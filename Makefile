@@ -78,9 +78,8 @@ release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUT
 	$(BIN)/python -m tools.release "$(VERSION)"
 	$(MAKE) reference
 	$(MAKE) lint test test-wheel docs
-	$(MAKE) wheel
 	$(BIN)/python -m tools.release "$(VERSION)" --finish
-	@echo "Committed and tagged v$(VERSION), built in dist/. Next: git push --follow-tags"
+	@echo "Committed and tagged v$(VERSION), built in dist/ and build/site/. Next: git push --follow-tags"
 
 clean:  ## remove what the targets above made
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info

@@ -44,8 +44,13 @@ def place(path: str | os.PathLike[str]) -> Place:
 
 
 def files(folder: Place) -> list[Place]:
-    """Return the files in a folder, and in folders in it."""
+    """Return the files in a folder, and in folders in it.
+
+    Raises:
+        OSError: the folder cannot be read; folders in it that cannot be read count as empty.
+    """
     if isinstance(folder, Path):
+        next(folder.iterdir(), None)  # rglob finds nothing where this raises
         return [path for path in folder.rglob("*") if path.is_file()]
     return list(folder.rglob("*"))
 

@@ -245,6 +245,7 @@ class CapturePass:
             owner.dissector.reports.clear()
             back = self._clock_steps(batch, last)[: MAX_CLOCK_STEPS - steps]
             steps += len(back)
+            seen.counts["clock-step"] += len(back)
             last = int(batch.ts_ns[-1])
             if problems or back:
                 problems += back

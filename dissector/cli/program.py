@@ -6,6 +6,7 @@ needs), `extra` (the extra that installs them), `examples`, `add_arguments(parse
 
 import argparse
 import gc
+import io
 import os
 import sys
 import textwrap
@@ -81,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named in the arguments and return the exit status."""
     global is_running  # noqa: PLW0603
     is_running = argv is None
+    if is_running:
+        _open_streams()
     gc.set_threshold(process.COLLECT_AT)
     os.environ.setdefault(*process.KEEPING)
     try:
@@ -96,6 +99,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"amqpscope: {_where(error)}{reason(error)}", file=sys.stderr)
         return 2
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed; write UTF-8 for programs, and escapes of what a terminal cannot show."""
+    sys.stdout, sys.stderr = (
+        each or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends
+        for each in (sys.stdout, sys.stderr)
+    )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
 
 
 def _run(argv: Sequence[str] | None) -> int:

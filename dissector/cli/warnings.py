@@ -110,7 +110,7 @@ def _undecoded(spoken: Mapping[str, int]) -> Iterator[str]:
     for plugin in registry.protocols():
         if not plugin.has_rows and spoken.get(plugin.name):
             subject = f"{counted(spoken[plugin.name], 'connection')} of {plugin.name}"
-            yield f"{subject}: `connections` counts the frames, `amqpscope handshakes` judges, no more"
+            yield f"{subject}: the frames are counted in `connections`, not decoded; see `amqpscope handshakes`"
 
 
 def _sealed(reading: Reading) -> str:
@@ -149,6 +149,8 @@ def _span(reading: Reading) -> tuple[int, int] | None:
 def _is_outside(reading: Reading) -> bool:
     """Return whether all packets lie outside of the wanted time range, as they do with times of another zone."""
     start, end, span = reading.options.from_ns, reading.options.to_ns, _span(reading)
+    if any(seen.counts["clock-step"] for seen in reading.seen):
+        return False
     return span is not None and ((start is not None and span[1] < start) or (end is not None and end <= span[0]))
 
 

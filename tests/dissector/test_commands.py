@@ -63,6 +63,16 @@ def program(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes
     return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, **how)
 
 
+def test_programs_read_utf_8_whatever_the_terminal_can_show() -> None:
+    done = program("frames", FOLDER / "field_types.pcap", env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and not done.stdout.isascii() and done.stdout.decode()
+
+
+def test_closed_streams_are_no_error() -> None:
+    command = f"{sys.executable} -m amqpscope.dissector.cli.program frames {SESSION} --method none >&- 2>&-"
+    assert subprocess.run(command, shell=True, cwd=ROOT, check=False).returncode == 0
+
+
 # input that is none
 
 UNREADABLE: dict[str, tuple[bytes | None, str]] = {
@@ -213,7 +223,10 @@ def test_no_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     path = tmp_path / "mine.pcap"
     shutil.copy(SESSION, path)
     path.chmod(0)
-    assert "no permission" in fails(capsys, "frames", path)
+    assert "permission denied" in fails(capsys, "frames", path)
+    tmp_path.chmod(0)
+    assert "permission denied" in fails(capsys, "frames", tmp_path)
+    tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize("words", [["--port", "x=tls"], ["--port", "5672=smtp"], ["--from", "noon"], ["--bodies", "x"]])
@@ -302,6 +315,15 @@ def test_a_time_range_beside_the_capture_is_reported(
     for option, time in (("--from", "2099-01-01"), ("--to", "1999-01-01")):
         lines = reported(capsys, words[0], SESSION, *words[1:], option, time)
         assert "amqpscope: nothing in this time range; the capture has packets from " in lines[-1]
+
+
+def test_where_the_clock_went_back_packets_may_be_in_the_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "x.pcap"
+    times = [1_700_000_000_000_000_000 + seconds * 10**9 for seconds in (0, 100, 1)]
+    path.write_bytes(pcap([Packet(ns, ethernet(ipv4(tcp()))) for ns in times], link=1, ns=True))
+    assert reported(capsys, "handshakes", path, "--from", "1700000050") == []
 
 
 def test_no_more_than_some_lines_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
