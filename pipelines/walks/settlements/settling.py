@@ -329,8 +329,9 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
         following = lg.following(ledger, slot)
         frame, extra = slots[slot, SL.FRAME], slots[slot, SL.EXTRA]
         ch.pass_own_gaps(channels, account, frame)
-        by, ts = ch.ending(channels, account, conn, gaps, CLIENT, frame)
-        if extra >= ROLLED:
+        since = acts[extra - ROLLED, ACT.ACK_FRAME] if extra >= ROLLED else frame
+        by, ts = ch.ending(channels, account, conn, gaps, CLIENT, since)
+        if extra >= ROLLED and by != IN_GAP:
             by, ts = ROLLBACK, acts[extra - ROLLED, ACT.ROLLED_TS]
         extra = plain(extra, transactions)
         finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, by, ts, queue_of(extra, consumers))

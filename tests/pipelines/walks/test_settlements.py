@@ -344,6 +344,21 @@ def many_acknowledged_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def gap_behind_a_rollback() -> tuple[Connection, list[dict[str, Any]]]:
+    """What was brought back may have been acknowledged again in it."""
+    c = up(Connection())
+    c.deliver(1)
+    c.client("tx.select")
+    c.server("tx.select-ok")
+    c.ack(1, client=True)
+    c.client("tx.rollback")
+    c.server("tx.rollback-ok")
+    gap = c.lose(from_client=True)
+    c.client("tx.commit")
+    c.server("tx.commit-ok")
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": gap * TICK}]
+
+
 def transaction_around_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     """A rollback may be lost; so is the beginning of it all."""
     c = up(Connection())
@@ -452,6 +467,7 @@ SCENARIOS = {
     f.__name__: f
     for f in (
         many_acknowledged_behind_a_gap,
+        gap_behind_a_rollback,
         transaction_around_a_gap,
         begun_inside_a_transaction,
         singly,
