@@ -49,6 +49,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
             patch.setattr(kernel, "is_cached", lambda folder=None: False)
         if not item.get_closest_marker("spark"):
             patch.setenv("JAVA_HOME", os.devnull)
+        patch.setenv("COLUMNS", "100")  # whatever the terminal has
         return (yield)
 
 
