@@ -1,5 +1,6 @@
 """What all tests share: how hypothesis runs, and to which part of the suite a test belongs."""
 
+import gc
 import os
 from collections.abc import Generator
 from typing import Any, NoReturn
@@ -32,8 +33,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector of garbage pass over all that is there before the first test."""
+    """Let the collector of garbage pass over all that is there before the first test, and come seldom from then on."""
     free()
+    gc.set_threshold(50_000)
 
 
 @pytest.hookimpl(wrapper=True)

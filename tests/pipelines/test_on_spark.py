@@ -108,7 +108,9 @@ def test_each_job_says_how_many_rows_its_tasks_get_at_a_time(spark):
 
     def sizes(batches):
         yield from (
-            pa.record_batch({"name": ["size"], "file": [""], "rows": [len(each)], "counts": pa.nulls(1, pa.binary())})
+            pa.record_batch(
+                {"name": ["size"], "file": ["none"], "rows": [len(each)], "counts": pa.nulls(1, pa.binary())}
+            )
             for each in batches
         )
 
