@@ -33,7 +33,7 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
 
 test: $(KERNELS)  ## run the tests: those with Spark, which wait for it, beside all others
-	@$(MAKE) --no-print-directory -j2 -O test-spark test-others
+	@$(MAKE) --no-print-directory -j2 test-spark test-others
 
 test-spark: $(KERNELS)
 	$(BIN)/python -m pytest -m "spark and not wheel"
