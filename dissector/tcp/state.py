@@ -12,6 +12,7 @@ Addresses are 128 bits in two signed halves; times are ns since the epoch.
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
@@ -323,18 +324,25 @@ def clients(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
     found: Ints = facts[:, Facts.CLIENT].copy()[slots]
     if (found < 0).any():
         found = np.where(found < 0, facts[slots, Facts.OPENER], found)
-        one, other = facts[slots, Facts.A_PORT], facts[slots, Facts.B_PORT]
-        serves = np.isin(one, brokers), np.isin(other, brokers)
-        found = np.where(found < 0, np.where(serves[0] != serves[1], serves[0], one < other), found)
+        one, other = _serving(facts, slots, brokers)
+        is_lower = facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT]
+        found = np.where(found < 0, np.where(one != other, one, is_lower), found)
     return found
 
 
 def roles_by(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
     """Return what shows who is the client in these slots, as `clients` has it: BY_...."""
-    known: Ints = facts[slots, Facts.ROLES_BY]
-    is_port = np.isin(facts[slots, Facts.A_PORT], brokers) != np.isin(facts[slots, Facts.B_PORT], brokers)
-    by_ports = np.where(is_port, BY_PORT, BY_LOWER_PORT)
-    return np.where(known > 0, known, np.where(facts[slots, Facts.OPENER] >= 0, BY_SYN, by_ports))
+    found: Ints = facts[slots, Facts.ROLES_BY]
+    if (found == 0).any():
+        one, other = _serving(facts, slots, brokers)
+        by_ports = np.where(one != other, BY_PORT, BY_LOWER_PORT)
+        found = np.where(found == 0, np.where(facts[slots, Facts.OPENER] >= 0, BY_SYN, by_ports), found)
+    return found
+
+
+def _serving(facts: Ints, slots: Ints, brokers: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which side of these slots has one of the ports `brokers`."""
+    return np.isin(facts[slots, Facts.A_PORT], brokers), np.isin(facts[slots, Facts.B_PORT], brokers)
 
 
 def both(slots: Ints) -> Ints:
