@@ -189,7 +189,8 @@ def _run(
     def work(spark: SparkSession) -> Made:
         with watched(spark, to.advance) as watch:
             while True:
-                watch.steps, watch.size, watch.files = ("surveying captures",), total_size(sources) or 0, len(sources)
+                watch.size, watch.files = total_size(sources) or 0, len(sources)
+                watch.steps, watch.tally.value = ("surveying captures",), Done()
                 found = ready(spark, sources, options, watch.tally)
                 watch.steps, watch.tally.value = ("reading packets", "dissecting connections"), Done()
                 try:
@@ -197,7 +198,6 @@ def _run(
                 except SparkError:
                     if all(map(_exists, found.reading.sources)):
                         raise
-                watch.tally.value = Done()
 
     # Spark does little but move blocks: however large the captures, its compilers would cost more than they save.
     return to.run(work, small=True)
