@@ -123,6 +123,7 @@ class _Dispatcher(CPUDispatcher):  # type: ignore[misc]
 @cache
 def _dispatcher(function: Callable[..., Any], is_entry: bool = False) -> _Dispatcher:
     """Return what types a kernel; of one that Python calls, it makes a function for calls from Python as well."""
+    function = declared.source(function)
     options = _options(function) | _WRAPPERS | {"no_cpython_wrapper": not is_entry}
     return _Dispatcher(
         _rewritten(function, _dispatcher), targetoptions=options | {"nopython": True}, pipeline_class=_Pipeline
@@ -131,6 +132,7 @@ def _dispatcher(function: Callable[..., Any], is_entry: bool = False) -> _Dispat
 
 @cache
 def _plain(function: Callable[..., Any]) -> Any:
+    function = declared.source(function)
     return numba.njit(**_options(function))(_rewritten(function, _plain))
 
 

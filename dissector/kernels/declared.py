@@ -1,5 +1,6 @@
 """Declare kernels: which functions are kernels, how they are compiled, and how they run interpreted."""
 
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard, TypeVar
@@ -35,6 +36,22 @@ def called(function: F) -> F:
     """Register a kernel that is not inlined: a long one that few rows need is compiled only once."""
     _outlined.add(function)
     return kernel(function)
+
+
+def interpreted_as(stand_in: F) -> Callable[[F], F]:
+    """Have a function run instead of a kernel where that is interpreted: it does the same in ways no kernel may."""
+
+    def replaced(function: F) -> F:
+        functools.update_wrapper(stand_in, function)
+        return kernel(stand_in)
+
+    return replaced
+
+
+def source(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel that is compiled where this one is called."""
+    compiled: Callable[..., Any] = getattr(function, "__wrapped__", function)
+    return compiled
 
 
 def u64(value: int) -> int:

@@ -43,6 +43,7 @@ from amqpscope.dissector.kernels.declared import (
     is_proven,
     kernel,
     proven,
+    source,
     u64,
 )
 
@@ -254,6 +255,7 @@ def keep(file: Path, data: bytes) -> None:
 @functools.cache
 def _digest(function: Callable[..., Any]) -> str:
     """Return a digest of all that a kernel is compiled from: its code, its constants, the kernels it calls."""
+    function = source(function)
     code = function.__code__
     digest = hashlib.sha256(
         repr(

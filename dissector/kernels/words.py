@@ -1,14 +1,35 @@
-"""Read and write eight bytes at a time: little-endian words in arrays of bytes, at any position."""
+"""Read and write eight bytes at a time: little-endian words in arrays of bytes, at any position.
+
+Byte by byte, interpreted, would take five to seventy times as long as what Python has for that.
+"""
+
+from struct import Struct
 
 from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.declared import interpreted_as
 from amqpscope.dissector.kernels.kernel import proven, u64
 
 MASK = 0xFFFFFFFFFFFFFFFF
 WORD = 8
 HIGH_BITS = 0x8080808080808080
 """The highest bit of each byte of a word; none is set if all bytes are ASCII."""
+_WORD = Struct("<Q")
 
 
+def _word(data: Array, p: int) -> int:
+    value: int = _WORD.unpack_from(data, p)[0]
+    return value
+
+
+def _put_word(target: Array, p: int, value: int) -> None:
+    _WORD.pack_into(target, p, value)
+
+
+def _copy_bytes(data: Array, p: int, target: Array, j: int, count: int) -> None:
+    target[j : j + count] = data[p : p + count]
+
+
+@interpreted_as(_word)
 @proven
 def word(data: Array, p: int) -> int:
     """Read eight bytes, as uint64. The caller has shown that they lie in `data`."""
@@ -23,6 +44,7 @@ def part(value: int, count: int) -> int:
     return value & ((u64(1) << u64(8 * count)) - u64(1))
 
 
+@interpreted_as(_put_word)
 @proven
 def put_word(target: Array, p: int, value: int) -> None:
     """Write eight bytes. The caller has shown that they lie in `target`."""
@@ -36,6 +58,7 @@ def put_word(target: Array, p: int, value: int) -> None:
     target[p + 7] = (value >> u64(56)) & u64(0xFF)
 
 
+@interpreted_as(_copy_bytes)
 @proven
 def copy_bytes(data: Array, p: int, target: Array, j: int, count: int) -> None:
     """Copy bytes from p on to `target` from j on. The caller has shown that they lie in both and do not overlap."""
