@@ -3,6 +3,7 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
+from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -62,6 +63,12 @@ def first_held(walk: Walk, row: int) -> int:
 
 
 @kernel
+def processed(walk: Walk, queue: int, h: int) -> int:
+    """Return how many bytes of a chunk that is held back are processed."""
+    return walk.parsers[queue, Parser.TAKEN] if h == walk.parsers[queue, Parser.QUEUE] else 0
+
+
+@kernel
 def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
     """Copy what a direction holds back to the arena, up to its first gap, and note where segments begin.
 
@@ -69,7 +76,6 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
     """
     parsers, data, held, edges = walk.parsers, walk.data, walk.held, walk.edges
     queue = row // 2 * 2
-    first = parsers[queue, Parser.QUEUE]
     base = walk.cursor[Cursor.ARENA]
     n = 0
     count = 0
@@ -77,7 +83,7 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
     ended = False
     snapped = False
     longest = 0
-    h = first
+    h = parsers[queue, Parser.QUEUE]
     while h >= 0 and n < window:
         if held[h, Held.SIDE] == row & 1:
             if held[h, Held.OFFSET] < 0:
@@ -85,15 +91,14 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
                 snapped = held[h, Held.FIRST_PACKET] == packet
                 break
             packet = held[h, Held.FIRST_PACKET]
-            begin = parsers[queue, Parser.TAKEN] if h == first else 0
+            begin = processed(walk, queue, h)
             if begin == 0:
                 edges[count] = n
                 count += 1
             longest = max(longest, held[h, Held.LENGTH])
             take = min(held[h, Held.LENGTH] - begin, window - n)
             start = held[h, Held.OFFSET] + begin
-            for k in range(take):
-                data[base + n + k] = data[start + k]
+            copy_bytes(data, start, data, base + n, take)  # callers have made room for the window
             n += take
         h = held[h, Held.NEXT]
     for k in range(8):  # kernels may look a little beyond

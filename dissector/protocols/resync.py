@@ -51,7 +51,7 @@ from amqpscope.dissector.protocols.candidates import (
     try_places,
 )
 from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.holding import first_held, full_segment, gather
+from amqpscope.dissector.protocols.holding import first_held, full_segment, gather, processed
 from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
 from amqpscope.dissector.tcp.state import Facts
 
@@ -113,7 +113,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     if crowded:
         cursor[Cursor.CROWDED] = 1
     first = first_held(walk, row)
-    taken = parsers[queue, Parser.TAKEN] if first == parsers[queue, Parser.QUEUE] else 0
+    taken = processed(walk, queue, first)
     there = parsers[row, Parser.BYTES] - taken
     full = there >= window or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS or crowded
     over = parsers[queue, Parser.OVER] == 1
@@ -206,15 +206,19 @@ def too_early(parsers: Array, row: int, there: int, claimed: int, how: tuple[boo
     """Return whether another trial has too little more to go by; `there` is the number of bytes.
 
     It must have all bytes that a doubted head claims (-1: there is none), or its fields, and another head after these.
-    Else it must have an eighth more bytes than the last, or as many again before there is haste.
+    Else, and where that is slow to come, it must have an eighth more bytes than the last, or as many again before there
+    is haste.
     """
     begun, slow, marked = how
-    if parsers[row, Parser.NATURAL] > 0:
-        return not slow and there < parsers[row, Parser.NATURAL] - 1 + HEAD_ROOM
-    if claimed >= 0:  # of one that is too long to be held back, nothing is waited for
-        return not slow and there < claimed <= limits.RESYNC - HEAD_ROOM
     size = parsers[row, Parser.BYTES]
     tried = parsers[row, Parser.TRIED]
+    natural = parsers[row, Parser.NATURAL]
+    if natural > 0 or claimed >= 0:
+        needed = natural - 1 + HEAD_ROOM if natural > 0 else claimed
+        if natural <= 0 and claimed > limits.RESYNC - HEAD_ROOM:
+            needed = 0  # of a body that is too long to be held back, nothing is waited for
+        if there >= needed or not slow:
+            return there < needed
     few = 8 * size < 9 * tried
     early = size < 2 * tried and (few or not begun)
     if slow:

@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.candidates import Own
-from amqpscope.dissector.protocols.holding import first_held, gather
+from amqpscope.dissector.protocols.holding import first_held, gather, processed
 from amqpscope.dissector.protocols.registry import ProtocolPlugin
 from amqpscope.dissector.protocols.resync import ANY_TIME, DECIDED, NO_ROOM, WAIT, search
 from amqpscope.dissector.protocols.state import SEARCH, Cursor, Held, Parser, Walk
@@ -125,10 +125,9 @@ def look_for_client(walk: Walk, row: int, is_last: bool, own: Own) -> bool:
         return False
     parsers[row, Parser.LOOKED] = size
     first = first_held(walk, row)
-    taken = parsers[queue, Parser.TAKEN] if first == parsers[queue, Parser.QUEUE] else 0
     n, _count, _ended, _snapped = gather(walk, row, limits.UNKNOWN_ROLES)
     base = walk.cursor[Cursor.ARENA]
-    place = parsers[row, Parser.UNTIL] - walk.held[first, Held.POS] - taken
+    place = parsers[row, Parser.UNTIL] - walk.held[first, Held.POS] - processed(walk, queue, first)
     who = sender(walk.data, base + place, base + n, own)
     if who == 3:
         return False

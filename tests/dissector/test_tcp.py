@@ -1,6 +1,8 @@
 """TCP as captures have it: connections begun and ended in all ways, gaps, copies that differ."""
 
+import sys
 from itertools import permutations
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.protocols.holding import gather
 from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet
@@ -518,6 +521,27 @@ def test_fragments_of_a_header_are_put_together_however_many() -> None:
         (row,) = rows(tables["messages"])
         assert row["headers"] == '{"h":"' + "z" * 2300 + '"}'
         assert not rows(tables["anomalies"])
+
+
+def test_a_doubted_head_is_seldom_tried_however_slowly_its_bytes_come() -> None:
+    """What follows it is not read again with each byte."""
+    tape = Tape().play(BEGIN)
+    data = published(headers={"h": "z" * 2000})
+    tape.send(CLIENT, data, range(1700, len(data)))
+    packets = [Packet(T0 + 20 * (packet.ts_ns - T0), packet.data) for packet in tape.packets]
+    tried = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal tried
+        tried += event == "call" and frame.f_code is gather.__code__
+
+    sys.setprofile(count)
+    try:
+        tables = dissect_packets(packets)
+    finally:
+        sys.setprofile(None)
+    assert len(rows(tables["messages"])) == 1
+    assert 0 < tried < 50
 
 
 def test_a_clock_that_steps_back_ends_no_connection() -> None:
