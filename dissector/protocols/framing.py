@@ -50,11 +50,11 @@ class Framing:
         self.cursor = Cursor.make(1)[0]
         self.parsers = Parser.make(0)
         self.heads = np.zeros(0, np.uint8)
-        self.fragments = Pool(Fragment.WIDTH, room)
+        self.fragments = Pool(Fragment.WIDTH, 2_048)
         self.held = Pool(Held.WIDTH, 256)
         self.chunk = Chunk.room(1)
         self.edges = np.zeros(limits.HELD_CHUNKS + 2, np.int64)
-        self.marks = np.zeros(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
+        self.marks = np.empty(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
         self.trial = Trial.make(1)[0]
 
     @property
