@@ -66,10 +66,7 @@ class Headers:
             all_problems.append(np.column_stack((decoded.problem_row, decoded.problem_code, decoded.problem_at)))
         problems = np.concatenate(all_problems)
         problems = problems[np.lexsort((problems[:, 1], problems[:, 2], problems[:, 0]))]
-        return Decoded(
-            {name: made[name] if name in made else columns.nulls(n, kind) for name, kind in self.columns.items()},
-            *problems.T.copy(),
-        )
+        return Decoded(columns.filled(made, self.columns, n), *problems.T.copy())
 
 
 @kernel
