@@ -16,7 +16,7 @@ from amqpscope.dissector import moving
 from amqpscope.dissector.capture.model import PacketBatch, Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.arrays import Ints, among
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, Retained, gather, move
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
@@ -364,10 +364,10 @@ class Dissector:
                     self.connections.record(slot).end_lost = True
         for slot, probe in self.detector.forget(ended, facts).items():
             self.connections.record(slot).skipped += probe.skipped
-        gaps = self.gaps.unreported(ended, np.isin(spoken, self.stages.with_rows))
+        gaps = self.gaps.unreported(ended, among(spoken, self.stages.with_rows))
         if gaps.shape[1]:
             yield partial(self.tables.tcp_faults, gaps, self._ends(gaps[TcpFault.SLOT], gaps[TcpFault.SIDE]))
-        self.gaps.end(ended, ended[np.isin(spoken, list(self.stages))])
+        self.gaps.end(ended, ended[among(spoken, list(self.stages))])
         end_ns = self.end_ns if self.over else None
         yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
         self.tls.free(ended)

@@ -19,7 +19,7 @@ from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.fields.arrow import of_rows
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
-from amqpscope.dissector.tables.rows import Row, Work, record_batch, schema, schemas
+from amqpscope.dissector.tables.rows import Row, Work, kinds, record_batch, schemas
 from amqpscope.spec.model import Protocol as Specification
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -299,8 +299,7 @@ def incomplete(dissector: Dissector, capture: str, count: int) -> list[Row]:
 
 
 def _captures(row: dict[str, Any]) -> Row:
-    target = schema("captures")
-    return "captures", record_batch(target, of_rows([row], target))
+    return "captures", record_batch("captures", of_rows([row], kinds("captures")))
 
 
 def _times(problems: list[Problem], batch: PacketBatch) -> list[int | None]:

@@ -1,6 +1,6 @@
 """Arrow arrays from arrays of numpy and lists. `pa.array` would import pandas wherever it is installed: 0.1 s."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -12,6 +12,8 @@ from amqpscope.dissector.kernels.arrays import Ints
 
 Values = NDArray[np.generic] | Sequence[Any]
 TEXTS = (pa.string(), pa.binary())
+MOST_TEXT = (1 << 31) - 1
+"""Bytes of text in one column of a batch, at most."""
 
 
 def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -37,14 +39,13 @@ def array(values: Values, kind: pa.DataType | None = None, mask: NDArray[np.bool
     return pa.Array.from_buffers(kind, len(values), [_validity(mask), pa.py_buffer(data)])
 
 
-def of_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field]) -> dict[str, pa.Array]:
-    """Return the columns of rows that have any values; what a row does not name is null."""
+def of_rows(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
+    """Return those columns of rows that have any values; what a row does not name is null."""
     columns = {}
-    for field in fields:
-        name = field.name
+    for name, kind in kinds.items():
         values = [row.get(name) for row in rows]
         if values.count(None) < len(values):
-            columns[name] = array(values, field.type)
+            columns[name] = array(values, kind)
     return columns
 
 
@@ -100,7 +101,7 @@ def _texts(values: Sequence[Any], kind: pa.DataType, mask: NDArray[np.bool_] | N
     # Where there are as many bytes as characters, each character is one.
     sizes = map(len, held) if len(data) == len(joined) else [len(value.encode()) for value in held]
     offsets = np.fromiter(accumulate(sizes, initial=0), np.int64, len(held) + 1)
-    if offsets[-1] > np.iinfo(np.int32).max:
+    if offsets[-1] > MOST_TEXT:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
     buffers = [_validity(mask), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(held), buffers)

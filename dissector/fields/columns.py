@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from amqpscope.dissector.fields.arrow import array
+from amqpscope.dissector.fields.arrow import MOST_TEXT, array
 from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, i64, proven
@@ -108,6 +108,12 @@ def nulls(n: int, kind: str | pa.DataType) -> pa.Array:
     return array.slice(0, n)
 
 
+def filled(held: Mapping[str, pa.Array], kinds: Mapping[str, str | pa.DataType], n: int) -> dict[str, pa.Array]:
+    """Return a column of n rows for each of `kinds`, in their order: the one that is held, or nothing but null."""
+    nothing = {kind: nulls(n, kind) for kind in set(kinds.values())}
+    return {name: held[name] if name in held else nothing[kind] for name, kind in kinds.items()}
+
+
 def numbers(valid: Validity, kind: str, row: Integers, value: npt.NDArray[np.generic]) -> pa.Array:
     """Return a column of `bool`, `int32` or `int64` with `value[e]` in `row[e]`, all that are valid."""
     if not len(row):
@@ -127,7 +133,7 @@ def texts(valid: Validity, row: Integers, size: Integers, data: Bytes, compiled:
     n = valid.rows
     if not len(row):
         return nulls(n, "string")
-    if len(data) > np.iinfo(np.int32).max:
+    if len(data) > MOST_TEXT:
         raise OverflowError("more than 2 GiB of text in one column of a batch")
     offsets = np.empty(n + 1, np.int32)
     call(place_texts, compiled, row, size, offsets)

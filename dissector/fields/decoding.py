@@ -97,11 +97,8 @@ def decode(
     in_order = used @ plan.uses < 2  # one program alone has the rows in their order
     arrays: dict[str, pa.Array] = {}
     found = [problems[: tally[Tally.PROBLEMS]]]
-    for k, (slot, begin, end) in enumerate(
-        zip(plan.slots, fill.tolist(), targets[:, Target.FILL].tolist(), strict=True)
-    ):
-        if begin == end:
-            continue
+    for k in np.flatnonzero(targets[:, Target.FILL] > fill).tolist():
+        slot, begin, end = plan.slots[k], int(fill[k]), int(targets[k, Target.FILL])
         if plan.stores[k] != ENTRIES:
             arrays[slot.name] = room.numbers(k, slot.type, end - begin)
             continue
@@ -123,13 +120,10 @@ def decode(
                 made[slot.name] = pc.coalesce(arrays[slot.name], made[slot.name])
             arrays |= made
             found += more
-    for name, kind in plan.columns.items():
-        if name not in arrays:
-            arrays[name] = columns.nulls(n, kind)
     all_problems = found[0] if len(found) == 1 else np.concatenate(found)
     if len(all_problems):
         all_problems = all_problems[np.lexsort((all_problems[:, 1], all_problems[:, 2], all_problems[:, 0]))]
-    return Decoded({name: arrays[name] for name in plan.columns}, *all_problems.T.copy())
+    return Decoded(columns.filled(arrays, plan.columns, n), *all_problems.T.copy())
 
 
 LENGTH_FIRST = (TEXT, TABLE, BYTES, VALUE, SIZED_PACKING)

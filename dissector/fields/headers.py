@@ -4,6 +4,7 @@ Each struct has a plan of its own, which runs over all segments at once. Of a st
 counts; an unknown one is skipped by its size. Both are problems, and nothing else is lost with them.
 """
 
+import functools
 from collections.abc import Collection
 
 import numpy as np
@@ -29,6 +30,12 @@ class Headers:
     Attributes:
         columns: name and type of all columns that `decode` gives.
     """
+
+    @classmethod
+    @functools.lru_cache(maxsize=32)
+    def of(cls, protocol: Protocol, only: tuple[str, ...]) -> "Headers":
+        """Return one that all dissectors share."""
+        return cls(protocol, only)
 
     def __init__(self, protocol: Protocol, only: Collection[str] | None = None) -> None:
         """Make the plans of all structs that headers of a protocol hold; `only` names the columns that are wanted."""
@@ -59,10 +66,7 @@ class Headers:
             all_problems.append(np.column_stack((decoded.problem_row, decoded.problem_code, decoded.problem_at)))
         problems = np.concatenate(all_problems)
         problems = problems[np.lexsort((problems[:, 1], problems[:, 2], problems[:, 0]))]
-        return Decoded(
-            {name: made[name] if name in made else columns.nulls(n, kind) for name, kind in self.columns.items()},
-            *problems.T.copy(),
-        )
+        return Decoded(columns.filled(made, self.columns, n), *problems.T.copy())
 
 
 @kernel

@@ -1,5 +1,6 @@
 """Logins whose lengths lie: where a secret may be in any text, no text is shown."""
 
+import functools
 import re
 
 import numpy as np
@@ -15,6 +16,7 @@ NAME = re.compile(r"[\w.@-]{0,64}", re.ASCII)
 """What the names of SASL mechanisms and locales look like."""
 
 
+@functools.lru_cache(maxsize=32)
 def with_secrets(protocol: Protocol) -> NDArray[np.bool_]:
     """Return which methods have a secret argument; the last entries, for indexes below 0, are of no method."""
     return np.array([*(any(a.secret for a in m.fields) for m in protocol.methods), False, False])

@@ -1,5 +1,6 @@
 """Types that annotate kernels and their columns."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,3 +11,9 @@ Array: TypeAlias = Any
 
 Ints: TypeAlias = NDArray[np.int64]
 Bytes: TypeAlias = NDArray[np.uint8]
+
+
+def among(values: Ints, few: Sequence[int] | Ints) -> NDArray[np.bool_]:
+    """Return which values are among a few others; `np.isin`, which sorts, takes ten times as long for them."""
+    found: NDArray[np.bool_] = (values[..., None] == np.array(few, np.int64)).any(-1)
+    return found

@@ -1,5 +1,6 @@
 """Pools of matrix rows that kernels take and give back, and that grow when they run out."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -161,10 +162,10 @@ class Pool:
         """Number of rows in use."""
         return len(self) - self.left
 
-    def reserve(self, count: int) -> None:
-        """Make room for this many free rows."""
-        if self.left < count:
-            self.grow(max(2 * len(self), self.taken + count))
+    def reserve(self, count: int, most: int = sys.maxsize) -> None:
+        """Make room for this many free rows, up to `most` rows in all."""
+        if self.left < count and len(self) < most:
+            self.grow(min(max(2 * len(self), self.taken + count), most))
 
     def grow(self, capacity: int) -> None:
         """Grow to `capacity` rows."""

@@ -5,6 +5,7 @@ enough. One that was under way when the capture began is judged by frames that f
 not look like any is skipped and counted.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +17,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
-from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context
+from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context, Recogniser
 from amqpscope.dissector.protocols.roles import HEADER, MAGIC, client_by_header, client_by_tls
 from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts, clients, roles_by
 from amqpscope.dissector.tls.records import boundary
@@ -66,12 +67,17 @@ class Detector:
         self.serving = frozenset(brokers.tolist())
         self.tls_ports = registry.tls_ports()
         self.magics = (HELLO, *(header[:MAGIC] for plugin in registry.protocols() for header in plugin.headers))
-        self.recognisers = [(n, each.recogniser(context)) for n, each in registry.numbered() if each.recogniser]
+        self.context = context
         self.probes: dict[int, Probe] = {}
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the number of bytes skipped before."""
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
+
+    @functools.cached_property
+    def recognisers(self) -> list[tuple[int, Recogniser]]:
+        """What sees protocols in the middle of connections, by number; made when the first of these is looked at."""
+        return [(n, each.recogniser(self.context)) for n, each in registry.numbered() if each.recogniser]
 
     def sort(self, chunks: Ints, buffer: Buffer, facts: Ints) -> Ints:
         """Return the chunks of decided connections; those held back for one stand before the chunk that decides it."""

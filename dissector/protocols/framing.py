@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.arrays import Ints, among
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import Pool, grown
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
@@ -50,11 +50,11 @@ class Framing:
         self.cursor = Cursor.make(1)[0]
         self.parsers = Parser.make(0)
         self.heads = np.zeros(0, np.uint8)
-        self.fragments = Pool(Fragment.WIDTH, room)
+        self.fragments = Pool(Fragment.WIDTH, 2_048)
         self.held = Pool(Held.WIDTH, 256)
         self.chunk = Chunk.room(1)
         self.edges = np.zeros(limits.HELD_CHUNKS + 2, np.int64)
-        self.marks = np.zeros(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
+        self.marks = np.empty(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
         self.trial = Trial.make(1)[0]
 
     @property
@@ -120,7 +120,7 @@ class Framing:
     def last_chunks(self, slots: Ints) -> Ints:
         """Return empty chunks that end the connections with chunks held back, or payloads under way."""
         parsers = self.parsers.reshape(-1, 2, Parser.WIDTH)[slots]
-        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | np.isin(parsers[:, :, Parser.STATE], (PAYLOAD, END)).any(1)]
+        slots = slots[(parsers[:, 0, Parser.QUEUE] >= 0) | among(parsers[:, :, Parser.STATE], (PAYLOAD, END)).any(1)]
         chunks = np.zeros((Chunk.WIDTH, len(slots)), np.int64)
         chunks[Chunk.SLOT], chunks[Chunk.POS] = slots, ANYWHERE
         return chunks

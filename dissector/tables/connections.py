@@ -23,7 +23,7 @@ from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.guesses import Guesses
-from amqpscope.dissector.tables.rows import record_batch, schema
+from amqpscope.dissector.tables.rows import kinds, record_batch
 from amqpscope.dissector.tcp.state import (
     REPEATS,
     ROLES_BY,
@@ -184,9 +184,9 @@ class Connections:
             self._judged(record, conn, self._tcp((client, by), facts, conn, (sides, repeats), end_ns), captures)
             for record, client, by, facts, conn, sides, repeats in each
         ]
-        names = schema("connections")
         numbers = _numbers(closed)
-        return record_batch(names, numbers | of_rows(judged, [field for field in names if field.name not in numbers]))
+        others = {name: kind for name, kind in kinds("connections").items() if name not in numbers}
+        return record_batch("connections", numbers | of_rows(judged, others))
 
     def _judged(self, record: ConnectionRecord, conn: list[int], tcp: Tcp, captures: list[str]) -> dict[str, Any]:
         """Return the columns of one connection that do not come from TCP state."""

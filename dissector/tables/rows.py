@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from amqpscope import spec
 from amqpscope.dissector.capture.model import Problem
 from amqpscope.dissector.fields.arrow import array, of_rows
-from amqpscope.dissector.fields.columns import TYPES, nulls, repeated, spread
+from amqpscope.dissector.fields.columns import TYPES, filled, nulls, repeated, spread
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, Decoded
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -40,6 +40,16 @@ def schema(name: str, protocol: Protocol | None = None) -> pa.Schema:
     If given, `protocol` replaces our own data for the table that has the columns of its methods.
     """
     return _schema(name, protocol, documents.generation())
+
+
+def kinds(name: str, protocol: Protocol | None = None) -> Mapping[str, pa.DataType]:
+    """Return the columns of a table and their types, as `schema` has them."""
+    return _kinds(name, protocol, documents.generation())
+
+
+@cache
+def _kinds(name: str, protocol: Protocol | None, _: object) -> Mapping[str, pa.DataType]:
+    return {field.name: field.type for field in schema(name, protocol)}
 
 
 @cache
@@ -113,7 +123,7 @@ class Tables:
         """Return the rows that a protocol emits, and rows of `anomalies` for their fields."""
         columns, decoded, faults = made.make()
         leading = self._leading(ends, made.rows, made.counts)
-        batch = record_batch(schema(made.table, self.protocol), leading | columns)
+        batch = record_batch(made.table, leading | columns, self.protocol)
         rows = self.wanted.rows(made.table, batch)
         if decoded is not None and len(decoded.problem_row):
             rows += self._problems(batch, decoded)
@@ -168,8 +178,7 @@ class Tables:
                 "ts": row["ts_ns"] // 1000,
             }
             made.append(row)
-        target = schema("anomalies")
-        found = record_batch(target, of_rows(made, target)) if made else None
+        found = record_batch("anomalies", of_rows(made, kinds("anomalies"))) if made else None
         return self.wanted.rows("connections", rows) + self.wanted.rows("anomalies", found)
 
     def problems(
@@ -187,7 +196,7 @@ class Tables:
             "offset": array([problem.offset for problem in problems], pa.int64()),
             "detail": array([problem.detail for problem in problems], pa.string()),
         }
-        return self.wanted.rows("anomalies", record_batch(schema("anomalies"), columns))
+        return self.wanted.rows("anomalies", record_batch("anomalies", columns))
 
     def windows(self, rows: Ints, ends: Ends) -> list["Row"]:
         """Return rows of `tcp_windows`."""
@@ -205,7 +214,7 @@ class Tables:
             "end_ts_ns": array(rows[Window.END_TS], mask=unended),
             "packets": array(rows[Window.PACKETS]),
         }
-        return self.wanted.rows("tcp_windows", record_batch(schema("tcp_windows"), columns))
+        return self.wanted.rows("tcp_windows", record_batch("tcp_windows", columns))
 
     def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> list["Row"]:
         """Return rows of `anomalies` for the fields of the rows of another batch."""
@@ -233,7 +242,7 @@ class Tables:
             "offset": offset,
             "detail": array(details, pa.string()),
         }
-        return self.wanted.rows("anomalies", record_batch(schema("anomalies"), columns))
+        return self.wanted.rows("anomalies", record_batch("anomalies", columns))
 
     def _leading(self, ends: Ends, places: Ints, counts: Ints | None = None) -> dict[str, pa.Array]:
         """Return the leading columns, with each row repeated as `counts` says."""
@@ -260,11 +269,10 @@ class Tables:
         return array(self.captures, pa.string()).take(array(index if counts is None else np.repeat(index, counts)))
 
 
-def record_batch(target: pa.Schema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
-    """Return the columns in the schema's order; missing ones are null."""
-    n = len(next(iter(columns.values())))
-    arrays = [columns[field.name] if field.name in columns else nulls(n, field.type) for field in target]
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+def record_batch(table: str, columns: Mapping[str, pa.Array], protocol: Protocol | None = None) -> pa.RecordBatch:
+    """Return rows of a table with these columns; the others are null."""
+    held = filled(columns, kinds(table, protocol), len(next(iter(columns.values()))))
+    return pa.RecordBatch.from_arrays(list(held.values()), schema=schema(table, protocol))
 
 
 def _of_packets(capture: Ints, packet: Ints, ts: Ints) -> Ints:

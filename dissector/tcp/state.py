@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.arrays import Array, Ints, among
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 OPEN, CLOSED = range(2)
@@ -342,7 +342,7 @@ def roles_by(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
 
 def _serving(facts: Ints, slots: Ints, brokers: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which side of these slots has one of the ports `brokers`."""
-    return np.isin(facts[slots, Facts.A_PORT], brokers), np.isin(facts[slots, Facts.B_PORT], brokers)
+    return among(facts[slots, Facts.A_PORT], brokers), among(facts[slots, Facts.B_PORT], brokers)
 
 
 def both(slots: Ints) -> Ints:

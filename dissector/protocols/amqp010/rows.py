@@ -66,7 +66,7 @@ class RowMaker:
         self.transfers = np.array([m.full_name == "message.transfer" for m in protocol.methods])
         wanted = [column.name for column in tables()["messages"].columns]
         self.arguments = Plan.of_methods(protocol, only=OWN_ARGUMENTS + ARGUMENTS)
-        self.headers = Headers(protocol, only=[*wanted, TTL, EXPIRES])
+        self.headers = Headers.of(protocol, (*wanted, TTL, EXPIRES))
 
     def frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Made:
         """Return rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of operations completed."""

@@ -1,6 +1,6 @@
 """AMQP 0-9-1: its numbers on the wire, and tables of its methods that kernels look into."""
 
-from collections.abc import Iterable
+import functools
 
 import numpy as np
 
@@ -85,9 +85,10 @@ ROLES = {
 KINDS = {PUBLISH: "publish", DELIVER: "deliver", GET_OK: "get", RETURN: "return"}
 
 
-def role_table(methods: Iterable[Method]) -> Ints:
+@functools.lru_cache(maxsize=32)
+def role_table(protocol: Protocol) -> Ints:
     """Return the role of each method, by its index. Contents of older versions are not only those of class basic."""
-    return np.array([_role(method) for method in methods], np.int64)
+    return np.array([_role(method) for method in protocol.methods], np.int64)
 
 
 def _role(method: Method) -> int:

@@ -70,13 +70,13 @@ class Amqp091(FramedStage):
             (ly.HEAD_BYTES, ly.FRAME_END_BYTES),
         )  # fmt: skip
         protocol = context.documents.get(ly.NAME) or context.specification(version)
-        self.roles = ly.role_table(protocol.methods)
+        self.roles = ly.role_table(protocol)
         self.all_arguments = Plan.of_methods(protocol)
         self.bodies: dict[int, list[bytes]] = {}
         self.has_secret = with_secrets(protocol)
         self.handshakes = Amqp091Handshakes(protocol, context)
         self.only_handshakes = context.handshakes
-        self.rows = RowMaker(protocol, context, version)
+        self.rows = RowMaker.of(protocol, context.specification(ly.NAME), version, context.compiled, context.bodies)
 
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
@@ -95,7 +95,7 @@ class Amqp091(FramedStage):
         self.lanes = np.zeros((0, 8), np.uint64)
         self.waiting = np.zeros(0, np.uint8)
         self._grow_channels(64)
-        self.nodes = Pool(Node.WIDTH, min(2 * room, limits.PENDING))
+        self.nodes = Pool(Node.WIDTH, min(4_096, limits.PENDING))
 
     # ---------------------------------------------------------------------------------------------- state
 
@@ -214,8 +214,7 @@ class Amqp091(FramedStage):
         q[Assembly.FRAME] = q[Assembly.SPAN] = 0
         q[Assembly.FRAMES], q[Assembly.SPANS] = n, spans
         batch = Batch(buffer.data, facts, self.frames, self.aside, self.roles, tags, no_ack, no_wait)
-        if self.nodes.left < n and len(self.nodes) < limits.PENDING:
-            self.nodes.grow(min(2 * len(self.nodes), limits.PENDING))
+        self.nodes.reserve(n, limits.PENDING)
         messages: list[Made | Faults] = []
         while q[Assembly.FRAME] < n or q[Assembly.SPAN] < spans:
             q[Assembly.MESSAGES] = q[Assembly.FAULTS] = q[Assembly.KEPT] = 0

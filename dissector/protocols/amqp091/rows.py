@@ -1,5 +1,6 @@
 """AMQP 0-9-1: what rows of `amqp091_frames` and `messages` have besides the leading columns."""
 
+import functools
 import json
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +17,6 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
-from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Columns, Made
 from amqpscope.spec.model import Protocol
 
@@ -46,16 +46,22 @@ class Messages(NamedTuple):
 class RowMaker:
     """Makes the columns of frames and messages. It touches no state: any thread may do it."""
 
-    def __init__(self, protocol: Protocol, context: Context, version: str) -> None:
-        self.compiled = context.compiled
+    @classmethod
+    @functools.lru_cache(maxsize=32)
+    def of(cls, protocol: Protocol, own: Protocol, version: str, compiled: bool, bodies: str) -> "RowMaker":
+        """Return one that all dissectors share; `own` is the specification whose arguments have columns."""
+        return cls(protocol, own, version, compiled, bodies)
+
+    def __init__(self, protocol: Protocol, own: Protocol, version: str, compiled: bool, bodies: str) -> None:
+        self.compiled = compiled
         self.protocol = registry.shown_name(version)
-        self.show_hashes = context.bodies != "none"
+        self.show_hashes = bodies != "none"
         self.methods = Names([m.full_name for m in protocol.methods])
         self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
         self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
         self.arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
-        own = context.specification(ly.NAME).method_columns()
-        fields = {f.column: f for f in protocol.arguments() if f.column not in own}
+        columns = own.method_columns()
+        fields = {f.column: f for f in protocol.arguments() if f.column not in columns}
         self.others = {name: f.type in JSON_TYPES for name, f in fields.items() if name}
         contents = sorted(protocol.classes, key=lambda k: k.name != "basic")
         contents = [k for k in contents if k.name == "basic" or any(m.content for m in k.methods)]

@@ -6,7 +6,7 @@ from struct import unpack_from
 import numpy as np
 
 from amqpscope.dissector.fields.decoding import Plan, decode
-from amqpscope.dissector.kernels.arrays import Bytes
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.protocols.amqp091.boundary import KERNELS
 from amqpscope.dissector.protocols.amqp091.layout import HEAD_BYTES, IDS_BYTES, METHOD, NAME, OVERHEAD, method_table
@@ -44,12 +44,10 @@ class VersionRecogniser:
     def __init__(self, context: Context, version: str, others: tuple[str, ...]) -> None:
         self.context = context
         self.versions = (version, *others)
-        own, shared = ({(m.class_id, m.id) for m in context.specification(name).methods} for name in (version, NAME))
-        self.methods = method_table(sorted(own - shared))
 
     def look(self, data: Bytes, begin: int, end: int, position: int, due: int) -> tuple[bool, int]:
         """Return whether these bytes are frames; see `registry.Recogniser`."""
-        at: int = call(KERNELS.looks_like_frames, self.context.compiled, data, begin, end, self.methods)
+        at: int = call(KERNELS.looks_like_frames, self.context.compiled, data, begin, end, self._methods)
         while 0 <= at <= end - OVERHEAD:
             kind, _, size = unpack_from(">BHI", data.data, at)
             if at + size + OVERHEAD > end:
@@ -59,6 +57,13 @@ class VersionRecogniser:
                 return True, -1
             at += size + OVERHEAD
         return False, -1
+
+    @cached_property
+    def _methods(self) -> Ints:
+        """The methods that 0-9-1 does not share."""
+        names = self.versions[0], NAME
+        own, shared = ({(m.class_id, m.id) for m in self.context.specification(name).methods} for name in names)
+        return method_table(sorted(own - shared))
 
     @cached_property
     def _arguments(self) -> list[Arguments]:

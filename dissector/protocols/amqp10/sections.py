@@ -114,10 +114,11 @@ def read(data: Bytes, at: Ints, length: Ints, missing: Ints, compiled: bool) -> 
             more, wrong = _column(n, slot, data, row, value, size, form, compiled)
             made |= more
             problems.append(wrong)
-    for name, type_ in COLUMNS.items():
-        if name not in made:
-            made[name] = columns.nulls(n, type_)
-    return Sections(made, found.body, np.concatenate([np.empty((0, Problem.WIDTH), np.int64), *problems]))
+    return Sections(
+        columns.filled(made, COLUMNS, n),
+        found.body,
+        np.concatenate([np.empty((0, Problem.WIDTH), np.int64), *problems]),
+    )
 
 
 def _room(n: int) -> Messages:

@@ -10,10 +10,10 @@ from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
+from tests.dissector.runs import Row, plain_rows
 
 CLIENT, SERVER = ("10.0.0.1", 40000), ("10.0.0.2", 5552)
 START, STEP = 1_700_000_000_000_000_000, 1_000_000
-Row = dict[str, Any]
 LEADING = {
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "ts", "first_capture", "first_packet", "first_ts_ns",
     "from_client", "size", "is_partial", "missing", "version",
@@ -89,7 +89,7 @@ def dissect(
     tables = {name: pa.Table.from_batches(found[name], schema) for name, schema in schemas().items()}
     for table in tables.values():
         table.validate(full=True)
-    return {name: table.to_pylist() for name, table in tables.items()}
+    return {name: plain_rows(table) for name, table in tables.items()}
 
 
 def reported(row: Row) -> Row:
