@@ -96,7 +96,7 @@ def run(
     """
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
-    from amqpscope.dissector.cli.warnings import capture_lines  # noqa: PLC0415
+    from amqpscope.dissector.cli.warnings import Contradictions, capture_lines  # noqa: PLC0415
     from amqpscope.dissector.following.dissection import IdleDissector  # noqa: PLC0415
     from amqpscope.dissector.following.folder import Folder  # noqa: PLC0415
     from amqpscope.dissector.following.journal import Journal  # noqa: PLC0415
@@ -106,12 +106,13 @@ def run(
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+    contradictions = Contradictions()
 
     def report(dissection: "Dissection", plan: "Plan") -> None:
         rows, progress = sum(journal.rows.values()), dissection.progress
         for source in dissection.refused:
             common.print_skipped(f"{source.given}: {source.error}")
-        for line in capture_lines(dissection.seen):
+        for line in (*capture_lines(dissection.seen), *contradictions.lines(dissection.dissector.connections)):
             sys.stderr.write(f"amqpscope: {line}\n")
         waiting = f"; {counted(plan.left, 'file')} not complete" if plan.left else ""
         done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"

@@ -7,8 +7,8 @@ from datetime import UTC, tzinfo
 from amqpscope.dissector.formatting import counted, endpoint, instant
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.reading import LINK_NAMES, CaptureSummary, Reading
-from amqpscope.dissector.tables.connections import address, sides
-from amqpscope.dissector.tables.guesses import Endpoint
+from amqpscope.dissector.tables.connections import Connections, address, sides
+from amqpscope.dissector.tables.guesses import Endpoint, Guesses
 from amqpscope.dissector.tcp.state import Conn
 
 MOST = 10
@@ -56,6 +56,25 @@ class HeldBack:
             yield f"{ends[side]} -> {ends[1 - side]} {why}; its frames are shown when more bytes arrive"
 
 
+class Contradictions:
+    """What shows that ports, or guesses by ports, are wrong about connections; each is reported once."""
+
+    def __init__(self) -> None:
+        self._guesses = Guesses()
+        self._reported: set[tuple[str | Endpoint, str]] = set()
+
+    def lines(self, known: Connections) -> Iterator[str]:
+        """Yield a line for each that these connections show, together with those before."""
+        self._guesses += known.guesses
+        found: dict[tuple[str | Endpoint, str], str] = {}
+        found.update((names, _contradicted(*names, count)) for names, count in known.contradicted.items())
+        found.update((guess[:2], _refuted(*guess)) for guess in self._guesses.refuted())
+        for what, line in found.items():
+            if what not in self._reported:
+                self._reported.add(what)
+                yield line
+
+
 def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = None) -> list[str]:
     """Return the warnings about captures that were read, a line each.
 
@@ -71,8 +90,7 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
     known = reading.dissector.connections
-    lines += [_contradicted(*names, count) for names, count in known.contradicted.items()]
-    lines += [_refuted(*guess) for guess in known.guesses.refuted()][:MOST]
+    lines += list(Contradictions().lines(known))[:MOST]
     undecoded = [] if frames is None else list(_undecoded(known.spoken))
     lines += undecoded
     tls = reading.dissector.tls

@@ -232,12 +232,14 @@ def test_a_brokers_port_is_enough_not_to_wait() -> None:
 
 def test_a_guess_that_other_connections_refute_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two dissectors may have seen them."""
-    path = tmp_path / "guessed.pcap"
+    path = tmp_path / "captures"
+    path.mkdir()
     other = Tape(port=50001, server_port=SERVERS_PORT).play([(CLIENT, HEADER)]).end()
-    path.write_bytes(pcap(both_ways(3).packets + other.packets, ns=True))
-    for words in (["handshakes"], ["dissect", "--jobs", "2", "-o", str(tmp_path / "tables")]):
+    (path / "guessed.pcap").write_bytes(pcap(both_ways(3).packets + other.packets, ns=True))
+    dissected = ["dissect", "-o", str(tmp_path / "tables")]
+    for words in (["handshakes"], [*dissected, "--jobs", "2"], [*dissected, "--follow", "--until-idle", "0"]):
         assert main([*words, str(path)]) == 0
-        line = capsys.readouterr().err.splitlines()[-1]
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "wrong way round" in line]
         assert "a connection has client and server the wrong way round: its client 10.0.0.2:62000 is the server" in line
     option = ["--port", line.partition("--port ")[2].partition(" ")[0]]
     assert main(["handshakes", "--format", "json", str(path), *option]) == 0
