@@ -105,13 +105,15 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
     if unknown:
         raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
     made = []
-    for each in fields:
-        value = columns.get(each.name)
-        if value is None or isinstance(value, str | int | bool):
-            value = pa.repeat(pa.scalar(value, each.type), count)
+    for name, kind in zip(fields.names, fields.types, strict=True):
+        value = columns.get(name)
+        if value is None:
+            value = pa.nulls(count, kind)
+        elif isinstance(value, str | int | bool):
+            value = pa.repeat(pa.scalar(value, kind), count)
         elif not isinstance(value, pa.Array | pa.ChunkedArray):
             value = pa.array(value)
-        made.append(value if value.type == each.type else value.cast(each.type))
+        made.append(value if value.type == kind else value.cast(kind))
     return pa.table(made, schema=fields)
 
 
