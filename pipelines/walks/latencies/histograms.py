@@ -134,7 +134,8 @@ def fold(parts: Sequence[Histograms]) -> Histograms:
 def encoded(column: pa.Array) -> tuple[Integers, pa.Array]:
     """Return the positions of values among the distinct ones (-1 for null), and these."""
     made = column.dictionary_encode()
-    return made.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), made.dictionary
+    position = made.indices.fill_null(-1) if made.null_count else made.indices
+    return position.to_numpy().astype(np.int64), made.dictionary
 
 
 def _gathered(parts: Sequence[Histograms], columns: Iterable[str]) -> Histograms:

@@ -79,7 +79,8 @@ class Latencies:
             needed = {NEEDED.get(name) for name in made}
             # Rows that count for none of them are dropped.
             some = _with(each, needed.pop()) if len(needed) == 1 else each
-            self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
+            if some.groups:
+                self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
 
     def partial(self) -> pa.Table:
         """Return what was added and merged so far as rows of `PARTIAL`, in no particular order."""
@@ -267,7 +268,8 @@ def _judged(rows: pa.Table | pa.RecordBatch) -> tuple[Integers, Integers]:
 def _among(column: tuple[Integers, pa.Array], words: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return where an encoded column is one of these words; a null is not."""
     position, values = column
-    return np.isin(position, [at for at, value in enumerate(values.to_pylist()) if value in words])
+    is_one = np.array([value in words for value in (*values.to_pylist(), None)])
+    return is_one[position]
 
 
 def _made_of(kept: str, found: Histograms, grouping: str) -> Histograms:
