@@ -100,12 +100,12 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
     Raises:
         ValueError: a column is not declared.
     """
-    fields = schema(table)
-    unknown = set(columns) - set(fields.names)
+    kinds = _kinds(table)
+    unknown = columns.keys() - kinds.keys()
     if unknown:
         raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
     made = []
-    for name, kind in zip(fields.names, fields.types, strict=True):
+    for name, kind in kinds.items():
         value = columns.get(name)
         if value is None:
             value = pa.nulls(count, kind)
@@ -114,7 +114,14 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
         elif not isinstance(value, pa.Array | pa.ChunkedArray):
             value = pa.array(value)
         made.append(value if value.type == kind else value.cast(kind))
-    return pa.table(made, schema=fields)
+    return pa.table(made, schema=schema(table))
+
+
+@cache
+def _kinds(table: str) -> dict[str, pa.DataType]:
+    """Return the types of the declared columns of a table, by name."""
+    declared = schema(table)
+    return dict(zip(declared.names, declared.types, strict=True))
 
 
 def known(values: Any, missing: int = -1) -> pa.Array:
