@@ -15,7 +15,7 @@ from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.pipelines.buckets import Pile
 from amqpscope.pipelines.gathering import PART, ROOM, Gathered
 from amqpscope.pipelines.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.sorting import BATCH, encoded, joined, sorted_by
+from amqpscope.pipelines.sorting import BATCH, Sorted, encoded, joined, sorted_by
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -52,6 +52,12 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
         walks: the walks that read them.
         size: events per batch.
     """
+    for events in in_order(tables, walks):
+        yield from events.batches(size)
+
+
+def in_order(tables: Mapping[str, pa.Table], walks: Sequence[Walk]) -> Iterator[Sorted]:
+    """Yield the rows of these tables as events in order; arguments are those of `batches`."""
     gathered = Gathered([walk.needs for walk in walks])
     for source, name in enumerate(ev.SOURCES):
         if name in tables:
@@ -59,8 +65,7 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
             if source == ev.CONNECTIONS and "tcp_windows" in tables:
                 rows = with_windows(rows, tables["tcp_windows"])
             gathered.add(source, gathered.prepare(source, rows))
-    for events in gathered.sorted():
-        yield from events.batches(size)
+    return gathered.sorted()
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:

@@ -156,15 +156,16 @@ class Gathered:
         stays = np.ones(len(rows), np.bool_)
         if source in MERGED and self._lossy is not None:
             rows, stays = staying(rows, self._wanted[source], self._lossy, self.compiled)
-        leading = _with_values(source, rows.select([name for name in layout.leading if name in rows.column_names]))
+        there = set(rows.schema.names)
+        leading = _with_values(source, rows.select([name for name in layout.leading if name in there]))
         leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
         further = None
         if layout.words is not None:
-            there = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
-            further = rows.select(list(layout.further)).filter(pa.array(there & stays))
+            asked = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
+            further = rows.select(list(layout.further)).filter(pa.array(asked & stays))
             further = encoded(_with_values(source, further))
-            there = there[stays]
-            leading = leading.append_column(PLACE, pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there))
+            asked = asked[stays]
+            leading = leading.append_column(PLACE, pa.array(np.cumsum(asked) - 1, pa.int32(), mask=~asked))
         return leading, further
 
     def know_gaps(self) -> None:
@@ -321,7 +322,7 @@ class Gathered:
 
 def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return these columns; those that a table lacks are null."""
-    there = set(rows.column_names)
+    there = set(rows.schema.names)
     fields = schema(ev.SOURCES[source])
     made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
     extra = [
@@ -333,8 +334,12 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 def _with_values(source: int, rows: pa.Table) -> pa.Table:
     """Return rows without the columns of some walks that are null in all rows."""
     always = {*LEADING[source], *DERIVED[source]}
-    nothing = [name for name in rows.column_names if name not in always and rows[name].null_count == len(rows)]
-    return rows.drop_columns(nothing) if len(nothing) < rows.num_columns else rows
+    kept = [
+        name
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        if name in always or column.null_count < len(rows)
+    ]
+    return rows.select(kept) if kept else rows
 
 
 def _connections(parts: Iterable[pa.Table]) -> pa.Array:

@@ -28,28 +28,30 @@ PLACE = "__place"
 
 def encoded(rows: pa.Table) -> pa.Table:
     """Return rows with texts as dictionaries."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_string(field.type):
-            rows = rows.set_column(i, field.name, rows.column(i).dictionary_encode())
-    return rows
+    columns = [each.dictionary_encode() if pa.types.is_string(each.type) else each for each in rows.columns]
+    return pa.table(columns, names=rows.column_names)
 
 
 def joined(parts: list[pa.Table], narrow: bool = False) -> pa.Table:
-    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. Columns leave `parts`.
+    """Return one table of all parts, with one chunk per column; `narrow` shrinks indices. `parts` is emptied.
 
     A column that a part lacks is null there.
     """
-    kinds = {field.name: field.type for part in parts for field in part.schema}
-    columns = []
+    kinds = {name: kind for part in parts for name, kind in zip(part.schema.names, part.schema.types, strict=True)}
+    left = [(len(part), _columns(part)) for part in parts]
+    parts.clear()
+    made = []
     for name, kind in kinds.items():
         chunks: list[pa.Array] = []
-        for number, part in enumerate(parts):
-            there = name in part.column_names
-            chunks += part[name].chunks if there else [pa.nulls(len(part), kind)]
-            parts[number] = part.drop_columns(name) if there and part.num_columns > 1 else part
+        for count, columns in left:
+            chunks += columns.pop(name).chunks if name in columns else [pa.nulls(count, kind)]
         whole = pa.chunked_array(chunks, kind).combine_chunks()
-        columns.append(_narrow(whole) if narrow else whole)
-    return pa.table(columns, names=list(kinds))
+        made.append(_narrow(whole) if narrow else whole)
+    return pa.table(made, names=list(kinds))
+
+
+def _columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return dict(zip(rows.schema.names, rows.columns, strict=True))
 
 
 def _narrow(column: pa.Array) -> pa.Array:
@@ -140,6 +142,7 @@ class Sorted:
             if len(events) <= size:
                 yield events
                 continue
+            len(events.matrix)  # computed once for all of them
             for first in range(0, len(events), size):
                 yield events.slice(first, size)
 
@@ -173,20 +176,17 @@ class Sorted:
 
     def _taken(self, number: int, source: _Source, first: int, last: int) -> pa.Table:
         """Return some rows in order, with all their columns."""
-        rows = source.rows.take(pa.array(source.by[first:last]))
+        columns = _columns(source.rows.take(pa.array(source.by[first:last])))
         if source.further is not None:
-            more = source.further.take(rows[PLACE].combine_chunks())
-            rows = rows.drop_columns(PLACE)
-            for name in more.column_names:
-                rows = rows.append_column(name, more[name])
+            columns |= _columns(source.further.take(columns.pop(PLACE).combine_chunks()))
         keys = source.keys[first:last]
-        rows = rows.append_column("connection_id", self._identities.take(pa.array(keys >> self._shift)))
+        columns["connection_id"] = self._identities.take(pa.array(keys >> self._shift))
         if ORDER[number]:
-            rows = rows.append_column(ORDER[number], pa.array((keys & ((1 << self._shift) - 1)) - 1))
-        for field in schema(ev.SOURCES[number]):
-            if field.name in self._columns[number] and field.name not in rows.column_names:
-                rows = rows.append_column(field.name, pa.nulls(len(rows), field.type))
-        return rows.select(sorted(rows.column_names))  # whichever of them had no values: walks join rows of batches
+            columns[ORDER[number]] = pa.array((keys & ((1 << self._shift) - 1)) - 1)
+        declared = schema(ev.SOURCES[number])
+        for name in set(self._columns[number]).intersection(declared.names) - set(columns):
+            columns[name] = pa.nulls(last - first, declared.field(name).type)
+        return pa.table(dict(sorted(columns.items())))  # in an order that all batches share: walks join rows of them
 
 
 ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}

@@ -9,6 +9,7 @@ import amqpscope
 from amqpscope import spec
 from amqpscope.dissector.cli.program import main
 from amqpscope.spec import codes, describe
+from tests.dissector.recordings import ours
 
 FOLDER = Path(__file__).parent / "captures"
 CODED = ("orders_pika", "mandatory_returns", "refused_opens", "heartbeats", "stream_super", "qpid_props", "blocked")
@@ -18,7 +19,7 @@ CODED = ("orders_pika", "mandatory_returns", "refused_opens", "heartbeats", "str
 def test_every_code_in_tables_and_documents_is_described(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Columns that hold codes: those of lists, and codes of anomalies, verdicts and notes."""
     path = FOLDER / f"{stem}.pcap"
-    found = {name: reader.read_all() for name, reader in amqpscope.read(path).items()} | amqpscope.analyze(path)
+    found = ours(path) | amqpscope.analyze(path)
     known = describe.names(spec.load())
     seen = set()
     for name, table in found.items():

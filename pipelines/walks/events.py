@@ -88,10 +88,14 @@ EV = declare(Event)
 
 def decoded(rows: pa.Table) -> pa.Table:
     """Return rows with texts decoded."""
-    for i, field in enumerate(rows.schema):
-        if pa.types.is_dictionary(field.type):
-            rows = rows.set_column(i, field.name, rows.column(i).cast(field.type.value_type))
-    return rows
+    kinds = rows.schema.types
+    if not any(map(pa.types.is_dictionary, kinds)):
+        return rows
+    columns = [
+        column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
+        for column, kind in zip(rows.columns, kinds, strict=True)
+    ]
+    return pa.table(columns, names=rows.schema.names)
 
 
 class _Places(NamedTuple):
@@ -196,15 +200,13 @@ class Events:
         return found
 
     def _values(self, source: int, column: str, places: _Places, missing: int) -> Any:
-        """Return values of a numeric or boolean column as int64 with `missing` for null."""
+        """Return values of a numeric or boolean column with `missing` for null."""
         values = self.tables[source].column(column)
         if values.null_count == len(values):
             return missing
         values = values.slice(places.first, places.span)
-        if values.type != pa.int64():
-            values = values.cast(pa.int64())
         if values.null_count:
-            values = values.fill_null(missing)
+            values = values.cast(pa.int64()).fill_null(missing)
         return values.to_numpy()[places.order]
 
     def ints(self, columns: str | Mapping[int, str], missing: int = -1) -> Any:
@@ -222,7 +224,7 @@ class Events:
         """Write what `ints` returns where a source has the column."""
         for source, places in self._places.items():
             name = columns if isinstance(columns, str) else columns.get(source)
-            if name is not None and name in self.tables[source].column_names:
+            if name is not None and self.tables[source].schema.get_field_index(name) >= 0:
                 result[places.at] = self._values(source, name, places, missing)
 
     @cached_property
@@ -232,7 +234,7 @@ class Events:
         for source, places in self._places.items():
             if source == CONNECTIONS:
                 result[places.at] = what(CONNECTIONS)
-            elif "what" in self.tables[source].column_names:
+            elif self.tables[source].schema.get_field_index("what") >= 0:
                 result[places.at] = self._values(source, "what", places, 0)
             else:
                 result[places.at] = words_of(source, self.tables[source].take(pa.array(places.rows))).to_numpy()

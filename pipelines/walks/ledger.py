@@ -11,6 +11,7 @@ two), `book` (BK).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +66,13 @@ Ledger = tuple[Array, Array, Array, Array]
 
 def fresh(pages: int = 64) -> Ledger:
     """Return a ledger with room for this many pages (a power of two)."""
+    made, slots, index, book = _empty(pages)
+    return made.copy(), slots.copy(), index.copy(), book.copy()
+
+
+@cache
+def _empty(pages: int) -> Ledger:
+    """Return what `fresh` copies: entering free pages one by one takes longer."""
     book = np.array([-1, 0], np.int64)
     empty = np.empty((0, len(PG)), np.int64), np.empty((0, len(SL)), np.int64), np.zeros(1, np.int64), book
     return roomy(empty, pages)

@@ -78,7 +78,7 @@ class Waiting:
         self._batch = None
 
     def _add(self, rows: pa.Table) -> None:
-        size, memory = rows.nbytes, None
+        size, memory = rows.get_total_buffer_size(), None
         if self._held + size > self.room:
             rows, memory = spilled(rows)
         else:
@@ -158,7 +158,7 @@ class Waiting:
         if all(chunk.left > 0 for chunk in self._chunks):
             return
         self._chunks = [chunk for chunk in self._chunks if chunk.left > 0]
-        self._held = sum(chunk.rows.nbytes for chunk in self._chunks if chunk.memory is None)
+        self._held = sum(chunk.rows.get_total_buffer_size() for chunk in self._chunks if chunk.memory is None)
 
     def forget(self, before: int) -> None:
         """Drop chunks of which all rows have ids below this."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import math
 import mmap
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,8 +44,8 @@ def grown(array: Any, rows: int, fill: int = 0) -> Any:
     if rows <= have:
         return array
     shape = (max(rows, 2 * have), *array.shape[1:])
-    bytes_ = int(np.prod(shape)) * array.itemsize
-    made = np.empty(shape, array.dtype) if bytes_ <= SPILL else _mapped(shape, array.dtype)
+    size = math.prod(shape) * array.itemsize
+    made = np.empty(shape, array.dtype) if size <= SPILL else _mapped(shape, array.dtype)
     for first, end in steps(made):
         old = array[first:end]
         made[first : first + len(old)] = old
@@ -101,7 +101,7 @@ def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
             body = np.ascontiguousarray(value).tobytes()
             kinds[key] = {"array": str(value.dtype), "shape": value.shape, "size": len(body)}
         elif isinstance(value, pa.Table):
-            sink = io.BytesIO()
+            sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, value.schema) as writer:
                 writer.write_table(value)
             body = sink.getvalue()

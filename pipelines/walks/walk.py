@@ -100,19 +100,28 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
     Raises:
         ValueError: a column is not declared.
     """
-    fields = schema(table)
-    unknown = set(columns) - set(fields.names)
+    kinds = _kinds(table)
+    unknown = columns.keys() - kinds.keys()
     if unknown:
         raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
     made = []
-    for each in fields:
-        value = columns.get(each.name)
-        if value is None or isinstance(value, str | int | bool):
-            value = pa.repeat(pa.scalar(value, each.type), count)
+    for name, kind in kinds.items():
+        value = columns.get(name)
+        if value is None:
+            value = pa.nulls(count, kind)
+        elif isinstance(value, str | int | bool):
+            value = pa.repeat(pa.scalar(value, kind), count)
         elif not isinstance(value, pa.Array | pa.ChunkedArray):
             value = pa.array(value)
-        made.append(value if value.type == each.type else value.cast(each.type))
-    return pa.table(made, schema=fields)
+        made.append(value if value.type == kind else value.cast(kind))
+    return pa.table(made, schema=schema(table))
+
+
+@cache
+def _kinds(table: str) -> dict[str, pa.DataType]:
+    """Return the types of the declared columns of a table, by name."""
+    declared = schema(table)
+    return dict(zip(declared.names, declared.types, strict=True))
 
 
 def known(values: Any, missing: int = -1) -> pa.Array:

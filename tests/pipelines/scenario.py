@@ -127,9 +127,13 @@ def arrow_table(name: str, rows: Iterable[dict[str, Any]]) -> pa.Table:
     """Rows of a declared table; columns that a row lacks are null."""
     declared = walk.schema(name)
     rows = list(rows)
-    unknown = {key for row in rows for key in row} - set(declared.names)
-    assert not unknown, unknown
-    return pa.Table.from_pylist(rows, declared)
+    given = {key for row in rows for key in row}
+    assert given <= set(declared.names), given - set(declared.names)
+    columns = [
+        pa.array([row.get(key) for row in rows], kind) if key in given else pa.nulls(len(rows), kind)
+        for key, kind in zip(declared.names, declared.types, strict=True)
+    ]
+    return pa.table(columns, schema=declared)
 
 
 def by_connection(result: pa.Table, *order: str) -> dict[int, list[dict[str, Any]]]:

@@ -15,6 +15,7 @@ import amqpscope
 from amqpscope import pipelines
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines import jobs
+from tests.dissector.recordings import ours
 from tests.pipelines.walks import sessions010
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -47,7 +48,7 @@ RECORDED = (
 @pytest.mark.parametrize("capture", RECORDED)
 def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
-    tables = {name: reader.read_all() for name, reader in amqpscope.read(path).items()}
+    tables = ours(path)
     whole = amqpscope.analyze(path)
     assert set(whole) == set(jobs.__all__)
     for name in jobs.__all__:

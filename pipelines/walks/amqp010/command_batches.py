@@ -137,22 +137,22 @@ def describe(batch: Batch, events: Events, at: Ints, queues: Queues) -> None:
     """
     matrix, more, _ = batch
     words = matrix[:, EV.WHAT]
-    more[np.isin(words, _TRANSFERS), MORE.ROLE] = TRANSFER
+    more[events.among(_TRANSFERS)[at], MORE.ROLE] = TRANSFER
     sync = events.ints({FRAMES_010: "sync"})[at] == 1
     more[:, MORE.ASKS] = (_MAY_ASK[words] == 1) & (sync | (_HAS_RESULT[words] == 1))
     more[:, MORE.MODE] = events.ints({MESSAGES: "accept_mode"})[at]
     more[:, MORE.ACQUIRE] = events.ints({MESSAGES: "acquire_mode"})[at]
-    more[:, MORE.BRANCH] = _branches(events, at, words)
+    more[:, MORE.BRANCH] = _branches(events, at)
     results = np.flatnonzero(words == _RESULT)
     if len(results):
         more[results, MORE.STATUS] = statuses(events.take(FRAMES_010, at[results], ("value",))["value"]).fill_null(-1)
     more[:, MORE.QUEUE] = queues.of(events, at, more[:, MORE.SESSION])
 
 
-def _branches(events: Events, at: Ints, words: Ints) -> Ints:
+def _branches(events: Events, at: Ints) -> Ints:
     """Return digests of the branches that commands of dtx name; 0 for all others."""
     found = np.zeros(len(at), np.int64)
-    mine = np.flatnonzero(np.isin(words, _OF_BRANCHES))
+    mine = np.flatnonzero(events.among(_OF_BRANCHES)[at])
     if len(mine):
         digests = hashed(events.take(FRAMES_010, at[mine], ("xid",))["xid"]) & _BRANCH
         found[mine] = np.maximum(digests, NOT_ZERO)

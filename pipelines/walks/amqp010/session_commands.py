@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +16,7 @@ from amqpscope.pipelines.walks.amqp010.command_batches import COMMANDS, KINDS, M
 from amqpscope.pipelines.walks.amqp010.commands import COMPLETED, EXCEPTION, MORE, OUT, OUTCOMES, ROLES, Batch
 from amqpscope.pipelines.walks.amqp010.session_walk import SessionWalk
 from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency
-from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, Events, what
+from amqpscope.pipelines.walks.events import CONNECTIONS, FRAMES_010, MESSAGES, Events, what
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 _PLACE = ("connection_id", "channel", "channel_epoch", "from_client", "session")
@@ -46,8 +45,8 @@ class SessionCommands(SessionWalk):
 
     def _batch(self, events: Events, at: Ints) -> Batch:
         batch = batch_of(events, at, self.messages.base, _ROLES)
-        matrix, more, _ = batch
-        more[:, MORE.ASKS] = np.isin(matrix[:, EV.WHAT], _COMMANDS)
+        _, more, _ = batch
+        more[:, MORE.ASKS] = events.among(_COMMANDS)[at]
         return batch
 
     def _written(self, events: Events | None, out: Ints) -> Iterator[Rows]:

@@ -172,7 +172,9 @@ class Joins:
 
     def _joined(self, parts: list[pa.Table]) -> Iterator[Rows]:
         """Yield the commands of these rows, all those of some sessions."""
-        rows = pa.concat_tables([schema_of(self.table).empty_table(), *parts]).combine_chunks()
+        if not parts:
+            return
+        rows = pa.concat_tables(parts).combine_chunks()
         is_answer = rows["is_answer"].to_numpy()
         commands = np.flatnonzero(~is_answer)
         if not len(commands):

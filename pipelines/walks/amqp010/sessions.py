@@ -103,7 +103,7 @@ def sessions_of(events: Events, source: int, at: Ints) -> Ints:
     """
     rows = events.take(source, at, ("session", *_PLACE))
     found = hashed(rows["session"])
-    unnamed = (found == 0) & ~np.isin(events.what[at], _OF_CONNECTION)
+    unnamed = (found == 0) & ~events.among(_OF_CONNECTION)[at]
     found[unnamed] = combined([rows[name].filter(pa.array(unnamed)) for name in _PLACE])
     return found
 

@@ -299,7 +299,7 @@ class FlowControl:
         closes = np.flatnonzero((events.what == CLOSE) | (events.what == CHANNEL_CLOSE))
         closes = closes[connection[closes] == last]
         self._open.closed |= bool(np.any(events.what[closes] == CLOSE))
-        lost = np.isin(events.what, GAP_WORDS) & (connection == last) & (events.matrix[:, EV.FROM_CLIENT] >= 0)
+        lost = events.among(GAP_WORDS) & (connection == last) & (events.matrix[:, EV.FROM_CLIENT] >= 0)
         if lost.any() and not stepped:
             self._open.flowed.clear()
         self._open.lossy |= bool(lost.any())

@@ -27,8 +27,8 @@ REFUSAL = (
 )  # fmt: skip
 """Reply code, class and method of the close with which RabbitMQ answers a client's channel.flow that is not active."""
 
-GAP_WORDS = np.array([what(ANOMALIES, code) for code in GAPS])
-_WORDS = (BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE, *GAP_WORDS.tolist())
+GAP_WORDS = tuple(what(ANOMALIES, code) for code in GAPS)
+_WORDS = (BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE, *GAP_WORDS)
 
 
 class Step(NamedTuple):
@@ -76,11 +76,11 @@ def relevant(events: Events, identity: int, scopes: Collection[tuple[int, int]])
         return iter(())
     some = np.flatnonzero(events.among(_WORDS) | _cut(events, slice(None)))
     some = some[np.isin(matrix[some, EV.CONNECTION], subjects)]
-    words, channel = word[some], matrix[some, EV.CHANNEL]
+    channel = matrix[some, EV.CHANNEL]
     waits = np.isin(channel, channels)
-    mine = waits & np.isin(words, [FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE])
-    mine |= np.isin(words, [BLOCKED, UNBLOCKED, CLOSE])
-    mine |= np.isin(words, GAP_WORDS) & (matrix[some, EV.FROM_CLIENT] >= 0)
+    mine = waits & events.among((FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE))[some]
+    mine |= events.among((BLOCKED, UNBLOCKED, CLOSE))[some]
+    mine |= events.among(GAP_WORDS)[some] & (matrix[some, EV.FROM_CLIENT] >= 0)
     mine |= _cut(events, some) & (waits | (channel == 0))
     return _steps(events, some[mine])
 
@@ -102,7 +102,7 @@ def _steps(events: Events, at: Any) -> Iterator[Step]:
     columns = (
         at,
         *(rows[:, column] for column in (EV.CONNECTION, EV.WHAT, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.TS)),
-        np.isin(rows[:, EV.WHAT], GAP_WORDS),
+        events.among(GAP_WORDS)[at],
         _cut(events, at),
         active,
         refuses,

@@ -93,19 +93,19 @@ class Histograms:
         """Return the number of latencies of each group."""
         return np.bincount(self.group, self.count, self.groups).astype(np.int64)
 
-    def percentile(self, share: int) -> Integers:
-        """Return a percentile (ns) of each group; any number where it has no latency. The groups must be ordered.
+    def percentiles(self, shares: Sequence[int]) -> Integers:
+        """Return percentiles (ns; shares, groups); any number where a group has no latency. Groups must be ordered.
 
-        It is the middle of the bucket that holds the nearest rank, not below the group's smallest latency and not
+        Each is the middle of the bucket that holds the nearest rank, not below the group's smallest latency and not
         above its largest.
 
         Args:
-            share: the quantile in parts of ten thousand.
+            shares: the quantiles in parts of ten thousand.
         """
         if not len(self.group):
-            return np.zeros(self.groups, np.int64)
+            return np.zeros((len(shares), self.groups), np.int64)
         counts = self.counts()
-        rank = (counts * share + 9_999) // 10_000
+        rank = (counts * np.array(shares)[:, np.newaxis] + 9_999) // 10_000
         before = np.cumsum(counts) - counts
         reached = np.cumsum(self.latencies)
         cell = np.minimum(np.searchsorted(reached, before + rank), len(reached) - 1)
@@ -134,7 +134,8 @@ def fold(parts: Sequence[Histograms]) -> Histograms:
 def encoded(column: pa.Array) -> tuple[Integers, pa.Array]:
     """Return the positions of values among the distinct ones (-1 for null), and these."""
     made = column.dictionary_encode()
-    return made.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), made.dictionary
+    position = made.indices.fill_null(-1) if made.null_count else made.indices
+    return position.to_numpy().astype(np.int64), made.dictionary
 
 
 def _gathered(parts: Sequence[Histograms], columns: Iterable[str]) -> Histograms:

@@ -79,7 +79,8 @@ class Latencies:
             needed = {NEEDED.get(name) for name in made}
             # Rows that count for none of them are dropped.
             some = _with(each, needed.pop()) if len(needed) == 1 else each
-            self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
+            if some.groups:
+                self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
 
     def partial(self) -> pa.Table:
         """Return what was added and merged so far as rows of `PARTIAL`, in no particular order."""
@@ -215,26 +216,28 @@ def latency_summary(
 
 def _bucket_rows(results: Iterable[Result]) -> pa.Table:
     """Return ordered groups as rows of `latency_buckets`."""
-    tables = [schema("latency_buckets").empty_table()]
+    tables = []
     for metric, grouping, found in results:
         low, high = low_of(found.bucket), high_of(found.bucket)
         values = {"bucket": found.bucket, "low_ns": low, "high_ns": high, "count": found.latencies}
         columns = named(metric, grouping, found, found.group) | values
         tables.append(conform("latency_buckets", columns, len(found.group)))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables) if tables else schema("latency_buckets").empty_table()
 
 
 def _summary_rows(results: Iterable[Result]) -> pa.Table:
     """Return ordered groups as rows of `latency_summary`."""
-    tables = [_SUMMARY.empty_table()]
+    tables = []
     for metric, grouping, found in results:
         count = found.counts()
-        values = {name: found.percentile(share) for name, share in PERCENTILES.items()} | {"max_ns": found.most}
+        values = dict(zip(PERCENTILES, found.percentiles([*PERCENTILES.values()]), strict=True))
+        values["max_ns"] = found.most
         columns = named(metric, grouping, found, np.arange(found.groups)) | {"count": count}
         columns |= zip(FIGURES, found.figures, strict=True)
-        columns |= {name: pa.array(value, mask=count == 0) for name, value in values.items()}
+        none = count == 0
+        columns |= {name: pa.array(value, mask=none) for name, value in values.items()}
         tables.append(conform("latency_summary", columns, found.groups))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables) if tables else _SUMMARY.empty_table()
 
 
 def _added(*tables: pa.Table | None) -> Latencies:
@@ -267,7 +270,8 @@ def _judged(rows: pa.Table | pa.RecordBatch) -> tuple[Integers, Integers]:
 def _among(column: tuple[Integers, pa.Array], words: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return where an encoded column is one of these words; a null is not."""
     position, values = column
-    return np.isin(position, [at for at, value in enumerate(values.to_pylist()) if value in words])
+    is_one = np.array([value in words for value in (*values.to_pylist(), None)])
+    return is_one[position]
 
 
 def _made_of(kept: str, found: Histograms, grouping: str) -> Histograms:

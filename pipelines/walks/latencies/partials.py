@@ -88,7 +88,9 @@ def of_rows(grouping: str, rows: pa.Table) -> Histograms:
 
 def column(rows: pa.Table | pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
     """Return a column as one array of this type; texts as large_string, for together they may pass 2 GiB."""
-    values = rows.column(name).cast(kind)
+    values = rows.column(name)
+    if values.type != kind:
+        values = values.cast(kind)
     if kind == pa.string():
         values = values.cast(pa.large_string())
     if isinstance(values, pa.ChunkedArray):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.pipelines.engine import batches
+from amqpscope.pipelines.engine import in_order
+from amqpscope.pipelines.sorting import Sorted
 from amqpscope.pipelines.walks.walk import Collected, Walk
 from tests.pipelines.scenario import Connection, arrow, check
 
@@ -23,27 +25,45 @@ def manners(sizes: Sequence[int]) -> list[tuple[int, bool]]:
     return [(size, number % 2 == 0) for number, size in enumerate(sizes)]
 
 
-def rows_of(
-    make: Callable[[], Walk], tables: Mapping[str, pa.Table], size: int = 1000, stop: bool = False
-) -> list[Row]:
-    """Rows of a walk's first table, in an order of their own; with `stop` a fresh walk goes on after every batch."""
+def over(make: Callable[[], Walk], ordered: Iterable[Sorted], size: int, moved: bool = False) -> Collected:
+    """All that a walk yields, partial results included, in the order in which it comes.
+
+    Args:
+        make: the walk.
+        ordered: what it walks over (`in_order`).
+        size: events of a batch.
+        moved: whether its state goes on in a fresh walk after every batch.
+    """
     walk, found = make(), Collected()
-    for events in batches(tables, [walk], size):
+    for events in itertools.chain.from_iterable(each.batches(size) for each in ordered):
         found.add(walk.feed(events))
-        if stop:
+        if moved:
             state = walk.take_out()
             assert list(walk.finish()) == []  # as new
             walk = make()
             walk.put_back(state)
     found.add(walk.finish())
-    return sorted(found.table(walk.tables[0]).to_pylist(), key=repr)
+    return found
+
+
+def rows_of(
+    make: Callable[[], Walk], tables: Mapping[str, pa.Table], size: int = 1000, stop: bool = False
+) -> list[Row]:
+    """Rows of a walk's first table, in an order of their own; with `stop` a fresh walk goes on after every batch."""
+    return _rows_over(make, in_order(tables, [make()]), size, stop)
+
+
+def _rows_over(make: Callable[[], Walk], ordered: Iterable[Sorted], size: int, moved: bool = False) -> list[Row]:
+    found = over(make, ordered, size, moved)
+    return sorted(found.table(make().tables[0]).to_pylist(), key=repr)
 
 
 def checked(make: Callable[[], Walk], tables: Mapping[str, pa.Table], sizes: tuple[int, ...] = SIZES) -> list[Row]:
     """The same rows, whatever the batches are, and wherever the walk is stopped (see `manners`)."""
-    whole = rows_of(make, tables, 1 << 20)
+    ordered = list(in_order(tables, [make()]))
+    whole = _rows_over(make, ordered, 1 << 20)
     for size, stop in manners(sizes):
-        assert rows_of(make, tables, size, stop) == whole, (size, stop)
+        assert _rows_over(make, ordered, size, stop) == whole, (size, stop)
     return whole
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope import dissector
+from tests.dissector.recordings import ours
 from tests.pipelines.scenario import arrow_table
 
 _RECORDED = ("flow_credit", "messaging", "python_peers", "session_controls", "tx")
@@ -21,8 +21,7 @@ Row = dict[str, Any]
 
 
 def recorded(path: Path) -> dict[str, pa.Table]:
-    found = {table: reader.read_all() for table, reader in dissector.read(path).items()}
-    return {table: found[table] for table in TABLES}
+    return {table: ours(path)[table] for table in TABLES}
 
 
 class Peers:

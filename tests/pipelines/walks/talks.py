@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from amqpscope import dissector
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks.walk import Collected, Walk
+from amqpscope.pipelines.engine import in_order
+from amqpscope.pipelines.walks.walk import Walk
+from tests.dissector.recordings import ours
 from tests.pipelines.scenario import arrow_table
-from tests.pipelines.walks.properties import SIZES, manners
+from tests.pipelines.walks.properties import SIZES, manners, over
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 RECORDED = ("stream_calls", "stream_chunks", "stream_errors", "stream_js", "stream_rstream", "stream_super")
@@ -90,8 +91,7 @@ def tables_of(*talks: Talk) -> dict[str, pa.Table]:
 
 
 def recorded(name: str) -> dict[str, pa.Table]:
-    found = {table: reader.read_all() for table, reader in dissector.read(CAPTURES / f"{name}.pcap").items()}
-    return {table: found[table] for table in TABLES}
+    return {table: ours(CAPTURES / f"{name}.pcap")[table] for table in TABLES}
 
 
 def together(parts: Iterable[Tables]) -> dict[str, pa.Table]:
@@ -99,26 +99,9 @@ def together(parts: Iterable[Tables]) -> dict[str, pa.Table]:
     return {table: pa.concat_tables([part[table] for part in parts]) for table in parts[0]}
 
 
-def walk(
-    tables: Tables, make: Callable[[], Walk], size: int = 1 << 17, *, moved: bool = False
-) -> dict[str, list[pa.Table]]:
-    """All that a walk yields, partial results included, in the order in which it comes.
-
-    Args:
-        tables: by name.
-        make: the walk.
-        size: events of a batch.
-        moved: whether its state goes on in a fresh walk after every batch.
-    """
-    found, one = Collected(), make()
-    for events in batches(tables, [one], size):
-        found.add(one.feed(events))
-        if moved:
-            state = one.take_out()
-            one = make()
-            one.put_back(state)
-    found.add(one.finish())
-    return found.parts
+def walk(tables: Tables, make: Callable[[], Walk], size: int = 1 << 17) -> dict[str, list[pa.Table]]:
+    """All that a walk yields, partial results included, in the order in which it comes."""
+    return over(make, in_order(tables, [make()]), size).parts
 
 
 def rows_of(parts: Mapping[str, Sequence[pa.Table]], name: str) -> list[Row]:
@@ -131,18 +114,15 @@ def same_in_every_manner(tables: Tables, make: Callable[[], Walk], sizes: Sequen
     def sorted_rows(parts: Mapping[str, Sequence[pa.Table]]) -> dict[str, list[str]]:
         return {name: sorted(map(repr, rows_of(parts, name))) for name in sorted(parts)}
 
-    whole = walk(tables, make)
-    expected = sorted_rows(whole)
+    ordered = list(in_order(tables, [make()]))
+    expected = sorted_rows(over(make, ordered, 1 << 17).parts)
     assert expected
     for size, moved in manners(sizes):
-        assert sorted_rows(walk(tables, make, size, moved=moved)) == expected, (size, moved)
+        assert sorted_rows(over(make, ordered, size, moved).parts) == expected, (size, moved)
     one_by_one: dict[str, list[str]] = {}
     ids = {row for table in tables.values() for row in table["connection_id"].to_pylist()}
     for number in ids:
-        alone = {
-            name: table.filter(pa.array([each == number for each in table["connection_id"].to_pylist()], pa.bool_()))
-            for name, table in tables.items()
-        }
+        alone = {name: table.filter(pc.equal(table["connection_id"], number)) for name, table in tables.items()}
         for name, rows in sorted_rows(walk(alone, make)).items():
             one_by_one.setdefault(name, []).extend(rows)
     assert {name: sorted(rows) for name, rows in sorted(one_by_one.items())} == expected

@@ -32,6 +32,7 @@ from amqpscope.pipelines.walks.latencies.latency import (
 )
 from amqpscope.pipelines.walks.latencies.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
 from amqpscope.pipelines.walks.walk import Collected, schema
+from tests.pipelines.scenario import arrow_table
 from tests.reference import latency_summary as exact
 
 Row = dict[str, Any]
@@ -51,10 +52,7 @@ EVERYTHING = [None] * len(COLUMNS)
 
 
 def table(metric: str, rows: list[Row]) -> pa.Table:
-    declared = schema(TABLES[metric])
-    unknown = {key for row in rows for key in row} - set(declared.names)
-    assert not unknown, unknown
-    return pa.Table.from_pylist(rows, declared)
+    return arrow_table(TABLES[metric], rows)
 
 
 def summaries(**rows: list[Row]) -> dict[tuple[Any, ...], Row]:
@@ -369,12 +367,12 @@ def test_other_groupings_are_made_of_the_finest() -> None:
 @pytest.mark.parametrize("few", [0, 50])
 def test_many_batches_are_folded(monkeypatch: pytest.MonkeyPatch, samples: Rows, few: int) -> None:
     monkeypatch.setattr(folding, "FEW", few)
-    rows = table("confirm", samples["confirm"])
+    rows, nothing = table("confirm", samples["confirm"]), table("transit", [])
     whole, parts = Latencies(), Latencies()
     whole.add("confirm", rows)
     for batch in rows.to_batches(max_chunksize=10):
         parts.add("confirm", batch)
-        parts.add("transit", table("transit", []))
+        parts.add("transit", nothing)
     assert (parts.summary(), parts.buckets()) == (whole.summary(), whole.buckets())
     for each in (whole, parts):  # goes on after a result
         each.add("confirm", rows.slice(0, 100))
@@ -423,27 +421,28 @@ OUTCOMES = {
 }
 
 
-@st.composite
-def some_rows(draw: st.DrawFn) -> Rows:
-    found: Rows = {}
-    for metric in TABLES:
-        columns: dict[str, st.SearchStrategy[Any]] = {"latency_ns": latencies_ns}
-        if metric in OUTCOMES:
-            columns["outcome"] = st.sampled_from([None, *OUTCOMES[metric]])
-            columns["ended_by"] = st.sampled_from([None, *ENDS])
-        for grouping in USED[metric]:
-            for name in GROUPINGS[grouping]:
-                columns[name] = numbers if name in COLUMNS[:3] else names
-        found[metric] = draw(st.lists(st.fixed_dictionaries(columns), max_size=12))
-    return found
+def columns_of(metric: str) -> dict[str, st.SearchStrategy[Any]]:
+    columns: dict[str, st.SearchStrategy[Any]] = {"latency_ns": latencies_ns}
+    if metric in OUTCOMES:
+        columns["outcome"] = st.sampled_from([None, *OUTCOMES[metric]])
+        columns["ended_by"] = st.sampled_from([None, *ENDS])
+    for grouping in USED[metric]:
+        for name in GROUPINGS[grouping]:
+            columns[name] = numbers if name in COLUMNS[:3] else names
+    return columns
 
 
-@given(some_rows())
+some_rows = st.fixed_dictionaries(
+    {metric: st.lists(st.fixed_dictionaries(columns_of(metric)), max_size=12) for metric in TABLES}
+)
+
+
+@given(some_rows)
 def test_any_rows(rows: Rows) -> None:
     check(summaries(**rows), rows)
 
 
-@given(some_rows(), st.lists(st.integers(0, 2), max_size=2))
+@given(some_rows, st.lists(st.integers(0, 2), max_size=2))
 def test_what_tasks_know_of_their_connections_is_whole(rows: Rows, unfinished: list[int]) -> None:
     whole, driver = Latencies(), Latencies()
     tasks = [Latencies(), Latencies()]
@@ -463,15 +462,16 @@ def test_what_tasks_know_of_their_connections_is_whole(rows: Rows, unfinished: l
         assert sorted(map(repr, found.table(name).to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
-@given(some_rows(), st.data())
+@given(some_rows, st.data())
 def test_any_split_in_any_order_gives_the_same_tables(rows: Rows, data: st.DataObject) -> None:
     whole = Latencies()
-    for metric, some in rows.items():
-        whole.add(metric, table(metric, some))
-    shuffled = data.draw(st.permutations([(metric, row) for metric, some in rows.items() for row in some]))
+    tables = {metric: table(metric, some) for metric, some in rows.items()}
+    for metric, some in tables.items():
+        whole.add(metric, some)
+    shuffled = data.draw(st.permutations([(metric, at) for metric, some in rows.items() for at in range(len(some))]))
     tasks = [Latencies() for _ in range(4)]
-    for metric, row in shuffled:
-        tasks[data.draw(st.integers(0, 3))].add(metric, table(metric, [row]))
+    for metric, at in shuffled:
+        tasks[data.draw(st.integers(0, 3))].add(metric, tables[metric].slice(at, 1))
     order = data.draw(st.permutations(tasks))
     middle, last = Latencies(), order[3]
     middle.merge(order[0].partial(), order[1].partial())

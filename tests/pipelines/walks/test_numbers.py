@@ -33,6 +33,7 @@ RECORDED = (
 SEEDS = 2
 SOURCES = ("connections", "anomalies", "amqp091_frames", "messages")
 CHANNEL = ("connection_id", "channel", "channel_epoch")
+ANSWER = ("delivery_tag", "multiple")
 GAPS = ("tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown")
 Row = dict[str, Any]
 
@@ -52,19 +53,20 @@ def numbered(
     return [*found, *stage.finish()]
 
 
-def rows_of(batches: Iterable[Events], source: int) -> list[Row]:
-    """Rows of a source, in the order of events."""
+def rows_of(batches: Iterable[Events], source: int, *columns: str) -> list[Row]:
+    """Rows of a source in the order of events, with these columns or all."""
     found: list[Row] = []
     for each in batches:
         if source in each.tables:
-            found += each.rows_of(source).to_pylist()
+            rows = each.rows_of(source)
+            found += (rows.select(columns) if columns else rows).to_pylist()
     return found
 
 
 def confirms(batches: list[Events]) -> list[Row]:
     """Publishes with numbers, and the first answer to each, where none that came before may be lost (plain loops)."""
     answers: dict[Any, list[Row]] = {}
-    for row in rows_of(batches, FRAMES):
+    for row in rows_of(batches, FRAMES, *CHANNEL, "frame_no", "ts_ns", "method", "from_client", *ANSWER):
         if row["method"] in ("basic.ack", "basic.nack") and not row["from_client"] and row["delivery_tag"] is not None:
             answers.setdefault(tuple(row[name] for name in CHANNEL), []).append(row)
     lost: dict[int, list[int]] = {}
@@ -77,17 +79,17 @@ def confirms(batches: list[Events]) -> list[Row]:
             continue
         number, sent = row["publish_seq"], row["frame_no"]
         gap = min((frame for frame in lost.get(row["connection_id"], ()) if frame > sent), default=1 << 62)
-        after = [each for each in answers.get(tuple(row[name] for name in CHANNEL), ()) if each["frame_no"] > sent]
-        after = [
+        after = (
             each
-            for each in after
-            if (
+            for each in answers.get(tuple(row[name] for name in CHANNEL), ())
+            if each["frame_no"] > sent
+            and (
                 each["delivery_tag"] >= number and each["frame_no"] < gap
                 if each["multiple"]
                 else each["delivery_tag"] == number
             )
-        ]
-        answer = min(after, key=lambda each: each["frame_no"], default=None)
+        )
+        answer = next(after, None)  # they are in order
         when = answer and answer["ts_ns"]
         timed = answer is not None and row["numbered_by"] != "inferred" and not row["unfinished"]
         latency = when - row["ts_ns"] if timed else None
@@ -631,7 +633,8 @@ def test_what_is_proven_of_clients_that_wait_is_right() -> None:
 
 def publishes(batches: Iterable[Events]) -> list[tuple[Any, ...]]:
     names = ("connection_id", "frame_no", "publish_seq", "number", "numbered_by", "publish_seq_unsure")
-    return [tuple(row[name] for name in names) for row in rows_of(batches, MESSAGES) if row["kind"] == "publish"]
+    rows = rows_of(batches, MESSAGES, "kind", *names)
+    return [tuple(row[name] for name in names) for row in rows if row["kind"] == "publish"]
 
 
 @pytest.fixture(scope="module")
