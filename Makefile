@@ -35,6 +35,9 @@ demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
 test: $(KERNELS)  ## run the tests: those with Spark, which wait for it, beside all others
 	@$(MAKE) --no-print-directory -j2 test-spark test-others
 
+# Huge pages, which numpy asks for, are cleared as a whole, and most tests use little of them.
+test-spark test-others: export NUMPY_MADVISE_HUGEPAGE = 0
+
 test-spark: $(KERNELS)
 	$(BIN)/python -m pytest -m "spark and not wheel"
 

@@ -1,6 +1,8 @@
 """Reads our own documents: the TOML files beside this module."""
 
 import dataclasses
+import functools
+from pathlib import Path
 from typing import Any
 
 from amqpscope.spec import columns, documents, merging
@@ -34,7 +36,13 @@ def load(name: str = "amqp-0-9-1") -> Protocol:
     Raises:
         SpecError: there is none of this name.
     """
-    document = documents.of_protocol(name)
+    return _load(documents.path_of(name))
+
+
+@functools.cache
+def _load(path: Path) -> Protocol:
+    """Return the same protocol whatever other documents are added: caches look protocols up."""
+    document = documents.read(path)
     wire_types = tuple(WireType(**entry) for entry in document.get("types", ()))
     domains = _domains(document)
     base = merging.less(load(document["over"]), document.get("without", ())) if "over" in document else None

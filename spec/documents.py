@@ -47,18 +47,18 @@ def names() -> tuple[str, ...]:
     return (*BUILT_IN, *_brought(), *(name for name in _added if name not in _brought()))
 
 
-def of_protocol(name: str) -> dict[str, Any]:
-    """Return the document of a protocol.
+def path_of(name: str) -> Path:
+    """Return where the document of a protocol is.
 
     Raises:
         SpecError: there is none of this name.
     """
     if name in BUILT_IN + OLDER:
-        return read(FOLDER / f"{name}.toml")
+        return FOLDER / f"{name}.toml"
     path = _added.get(name) or _brought().get(name)
     if path is None:
         raise SpecError(f"{name}: no such protocol; known are {', '.join(names() + OLDER)}")
-    return read(path)
+    return path
 
 
 def plug_ins(part: str) -> Iterator[Any]:

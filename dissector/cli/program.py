@@ -5,13 +5,14 @@ needs), `extra` (the extra that installs them), `examples`, `add_arguments(parse
 """
 
 import argparse
+import functools
 import gc
 import io
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib.metadata import entry_points, version
+from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
@@ -34,8 +35,13 @@ NO_OPTIONS: tuple[list[str], ...] = ([], ["-h"], ["--help"], ["--version"])
 
 def commands(wanted: str | None = None) -> dict[str, Command]:
     """Return all commands by name, or the wanted one only."""
-    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
-    return {entry.name: entry.load()() for entry in entries if wanted in (None, entry.name)}
+    return {name: entry.load()() for name, entry in _entries().items() if wanted in (None, name)}
+
+
+@functools.cache
+def _entries() -> dict[str, EntryPoint]:
+    """Return where the commands are, by name and in its order: looked up among all packages, once."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)}
 
 
 def lacking(command: Command) -> bool:
@@ -113,8 +119,7 @@ def _open_streams() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    names = {entry.name for entry in entry_points(group=GROUP)}
-    known = commands(words[0] if words and words[0] in names else None)
+    known = commands(words[0] if words and words[0] in _entries() else None)
     if words and words[0] in known and lacking(known[words[0]]):
         extra = known[words[0]].extra or ""
         print(f"amqpscope: {words[0]} needs packages that are missing: {installing(extra)}", file=sys.stderr)

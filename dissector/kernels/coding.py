@@ -3,7 +3,6 @@
 Reading yields nothing else, whoever wrote the bytes: it looks up no other class, and runs no code from them.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NamedTuple
@@ -81,7 +80,9 @@ class Coding:
         Raises:
             TypeError: the value holds an object of another class.
         """
-        return b"".join([self.head, *self._written(value)])
+        parts = [self.head]
+        self._write(value, parts)
+        return b"".join(parts)
 
     def read(self, data: bytes, captures: Ints | None = None) -> Any:
         """Return the value of which `written` made bytes.
@@ -103,36 +104,37 @@ class Coding:
             pass
         raise StateError(f"not state of {self.classes[0].__name__ if self.classes else 'values'} of this release")
 
-    def _written(self, value: Any) -> Iterator[bytes]:
+    def _write(self, value: Any, parts: list[bytes]) -> None:
+        """Append a value to the parts."""
         kind = type(value)
         if value is None or kind is bool:
-            yield COUNT.pack(NONE if value is None else TRUE if value else FALSE, 0)
+            parts.append(COUNT.pack(NONE if value is None else TRUE if value else FALSE, 0))
         elif kind is int:
-            yield from _counted(INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+            parts += _counted(INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
         elif kind is str:
-            yield from _counted(STR, value.encode("utf-8", "surrogatepass"))
+            parts += _counted(STR, value.encode("utf-8", "surrogatepass"))
         elif kind is bytes:
-            yield from _counted(BYTES, value)
+            parts += _counted(BYTES, value)
         elif kind is bytearray:
-            yield from _counted(BYTEARRAY, bytes(value))
+            parts += _counted(BYTEARRAY, bytes(value))
         elif kind is list or kind is tuple:
-            yield from self._items(LIST if kind is list else TUPLE, value)
+            self._write_items(LIST if kind is list else TUPLE, value, parts)
         elif kind is dict:
-            yield from self._items(DICT, [each for item in value.items() for each in item])
+            self._write_items(DICT, [each for item in value.items() for each in item], parts)
         elif kind is np.ndarray:
-            yield from self._items(NUMBERS, (value.dtype.str, value.shape, value.tobytes()))
+            self._write_items(NUMBERS, (value.dtype.str, value.shape, value.tobytes()), parts)
         elif isinstance(value, pa.Array):
-            yield from _counted(COLUMN, _streamed(value))
+            parts += _counted(COLUMN, _streamed(value))
         elif kind in self.numbers:
             number = self.numbers[kind]
-            yield from self._items(number, [getattr(value, name) for name in self.fields[number - FIRST]])
+            self._write_items(number, [getattr(value, name) for name in self.fields[number - FIRST]], parts)
         else:
             raise TypeError(f"{kind.__name__} is not declared as state")
 
-    def _items(self, kind: int, items: list[Any] | tuple[Any, ...]) -> Iterator[bytes]:
-        yield COUNT.pack(kind, len(items))
+    def _write_items(self, kind: int, items: list[Any] | tuple[Any, ...], parts: list[bytes]) -> None:
+        parts.append(COUNT.pack(kind, len(items)))
         for item in items:
-            yield from self._written(item)
+            self._write(item, parts)
 
     def _read(self, source: _Source) -> Any:
         kind, count = COUNT.unpack(source.take(COUNT.size))
@@ -161,9 +163,8 @@ class Coding:
         return _made(self.classes[kind - FIRST], values)
 
 
-def _counted(kind: int, data: bytes) -> Iterator[bytes]:
-    yield COUNT.pack(kind, len(data))
-    yield data
+def _counted(kind: int, data: bytes) -> tuple[bytes, bytes]:
+    return COUNT.pack(kind, len(data)), data
 
 
 def _numbers(kind: str, shape: tuple[int, ...], data: bytes) -> NDArray[Any]:

@@ -188,6 +188,6 @@ class PacketDecoder:
                 if len(rows):
                     yield code, rows, detail
         short = segments.row[segments.caplen < segments.length]
-        short = short[np.diff(short, prepend=-1) != 0]  # a packet may have several segments
         if len(short):
+            short = short[np.diff(short, prepend=-1) != 0]  # a packet may have several segments
             yield "packet-truncated", short, "{caplen} of {length} bytes were captured"

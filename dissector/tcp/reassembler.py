@@ -59,7 +59,8 @@ class Reassembler:
         self.compiled = compiled
         self.max_connections = max_connections
         slots = min(64, max_connections)
-        segments = limits.WAITING_PARTS if compiled else 4096
+        segments = 4_096
+        chunks = 4 * (limits.WAITING_PARTS if compiled else segments) + APART
         self.flows = Flows(
             facts=Facts.make(slots),
             conn=Conn.make(slots),
@@ -79,7 +80,7 @@ class Reassembler:
             control=Control.make(1)[0],
         )
         self.out = Results(
-            chunks=Chunk.room(4 * segments + APART),
+            chunks=Chunk.room(chunks),
             faults=Fault.room(1024),
             windows=Window.room(1024),
             ended=np.empty(4096, np.int64),
@@ -177,7 +178,7 @@ class Reassembler:
         self.flows = flows._replace(
             segments=Segment.grown(flows.segments, capacity), free_segments=free_rows(capacity, flows.free_segments)
         )
-        self.out = self.out._replace(chunks=Chunk.room(4 * capacity + APART))
+        self.out = self.out._replace(chunks=Chunk.room(max(4 * capacity + APART, self.out.chunks.shape[1])))
 
     def _rebuild(self, size: int) -> None:
         self.flows = self.flows._replace(table=np.zeros(size, np.int64))

@@ -41,7 +41,8 @@ def played(side: int, stream: bytes, segment: int = 1448) -> list[Packet]:
 
 
 def sizes(packets: list[Packet], side: int, *, compiled: bool = True) -> list[tuple[str, int]]:
-    found = rows(dissect_packets(packets, compiled=compiled)["amqp091_frames"])
+    frames = dissect_packets(packets, compiled=compiled)["amqp091_frames"]
+    found = rows(frames.select(["connection_id", "frame_no", "from_client", "method", "frame_type", "size"]))
     mine = [
         (row["method"] or row["frame_type"], row["size"]) for row in found if row["from_client"] is (side == CLIENT)
     ]

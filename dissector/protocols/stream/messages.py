@@ -160,11 +160,10 @@ class Records:
     def _bound(self, slot: int, side: int) -> None:
         """Drop what is too much to hold until a frame is complete."""
         long = self.long[slot, side]
-        long.held = long.waiting_bytes + sum(array.nbytes for _, made in long.found for array in made.values())
         if long.held > limits.LONG_FRAME or sum(other.held for other in self.long.values()) > limits.LONG_FRAMES:
             long.given_up += max(long.waiting_bytes, 1)
             long.limited = True
-            long.waiting, long.waiting_bytes, long.found, long.held = [], 0, [], 0
+            long.waiting, long.waiting_bytes, long.found, long.found_bytes = [], 0, [], 0
 
     def _last(self, rows: Ints, frame: int, buffer: Buffer) -> None:
         long = self.long.pop((int(rows[Frame.SLOT, frame]), int(rows[Frame.SIDE, frame])), None)

@@ -89,15 +89,24 @@ class Long:
     need: int = 0
     """Bytes that this entry has, as far as is known."""
     found: list[tuple[Ints, dict[str, pa.Array]]] = field(default_factory=list)
+    found_bytes: int = 0
     wrong: list[tuple[int, int]] = field(default_factory=list)
     given_up: int = 0
     """Bytes skipped, because a bound was reached or the entries were broken."""
     limited: bool = False
     """It was a bound."""
-    held: int = 0
-    """Bytes that are kept until the frame is complete."""
     account: Account = field(default_factory=Account)
     large: "Large | None" = None
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept until the frame is complete."""
+        return self.waiting_bytes + self.found_bytes
+
+    def add(self, ordinals: Ints, made: dict[str, pa.Array]) -> None:
+        """Add messages, by their ordinals and columns."""
+        self.found.append((ordinals, made))
+        self.found_bytes += sum(array.nbytes for array in made.values())
 
 
 @dataclass
@@ -322,7 +331,7 @@ class Reader:
         long.left = int(regions.left[0])
         made, faults = self.columns(found.records, buffer.data)
         if found.records.shape[1]:
-            long.found.append((found.records[Entry.ORDINAL] + long.records, made))
+            long.add(found.records[Entry.ORDINAL] + long.records, made)
         long.wrong += [(code, value) for _, code, value in found.wrong + faults]
         long.records += int(found.total[0])
         rest = int(regions.at[0])
@@ -388,7 +397,7 @@ class Reader:
             }
             if self.keep_bodies:
                 made["body"] = array([None], pa.binary())
-            long.found.append((np.array([long.records], np.int64), made))
+            long.add(np.array([long.records], np.int64), made)
             long.records += 1
             long.left -= 1
             long.large = None

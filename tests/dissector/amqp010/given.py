@@ -56,8 +56,8 @@ def parsed(fields: tuple[Field, ...], row: Row) -> Row:
     return {name: json.loads(held) if name in texts else held for name, held in row.items()}
 
 
-OPERATIONS = st.sampled_from(PROTOCOL.methods).flatmap(lambda m: st.tuples(st.just(m), some(m.fields), st.booleans()))
-STRUCTS = [s for s in PROTOCOL.structs if s.name in HEADS]
-SEGMENTS = st.permutations(STRUCTS[:3]).flatmap(
-    lambda order: st.tuples(*(st.tuples(st.just(s), some(s.fields)) for s in order))
-) | st.sampled_from(STRUCTS).flatmap(lambda s: st.tuples(st.tuples(st.just(s), some(s.fields))))
+OPERATIONS = st.one_of([st.tuples(st.just(m), some(m.fields), st.booleans()) for m in PROTOCOL.methods])
+STRUCTS = {s.name: st.tuples(st.just(s), some(s.fields)) for s in PROTOCOL.structs if s.name in HEADS}
+SEGMENTS = st.tuples(*[*STRUCTS.values()][:3]).flatmap(st.permutations) | st.sampled_from([*STRUCTS]).flatmap(
+    lambda name: st.tuples(STRUCTS[name])
+)
