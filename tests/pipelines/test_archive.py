@@ -6,11 +6,9 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -194,46 +192,35 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def cluster(folder: Path, home: Path) -> Iterator[str]:
-    """A master and a worker with room for two executors; yield its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = ("127.0.0.1", free.getsockname()[1])
-    url = f"spark://{address[0]}:{address[1]}"
-    deploy = [str(home / "bin" / "spark-class")]
-    at = ["--host", address[0], "--webui-port", "0"]
-    commands = [[*deploy, "org.apache.spark.deploy.master.Master", *at, "--port", str(address[1])]]
-    own = ["--cores", "2", "--memory", "1200m", "--work-dir", str(folder / "worker")]
-    commands.append([*deploy, "org.apache.spark.deploy.worker.Worker", *at, *own, url])
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    variables = os.environ | {"SPARK_DAEMON_JAVA_OPTS": BRIEF, "SPARK_DAEMON_MEMORY": "256m"}
-    started: list[subprocess.Popen[bytes]] = []
+def cluster(spark: SparkSession, folder: Path) -> Iterator[str]:
+    """A master and a worker with room for two executors, in the JVM of a session; yield its URL."""
+    jvm = spark._jvm
+    deploy, settings = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf(False)
+    at, none = ("127.0.0.1", 0, 0), jvm.scala.Option.empty()
+    master = deploy.master.Master.startRpcEnvAndEndpoint(*at, settings)._1()
+    urls = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    urls[0] = master.address().toSparkURL()
+    own = (2, 1200, urls, str(folder / "worker"))  # cores, MB
+    worker = deploy.worker.Worker.startRpcEnvAndEndpoint(*at, *own, none, settings, none)
     try:
-        for command in commands:
-            started.append(subprocess.Popen(command, **silent, env=variables))
-            while started[0].poll() is None:  # the worker looks for the master at once, and then seldom
-                try:
-                    socket.create_connection(address).close()
-                    break
-                except ConnectionRefusedError:
-                    time.sleep(0.1)
-        yield url
+        yield urls[0]
     finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait()
+        for each in (worker, master):
+            each.shutdown()
+            each.awaitTermination()
 
 
 @contextmanager
-def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
+def submitted(spark: SparkSession, folder: Path) -> Iterator[tuple[list[str], str]]:
     """How a program starts on a cluster to whose executors the package goes as an archive; and the master."""
-    spark = find_spec("pyspark")
-    assert spark is not None and spark.origin is not None
-    home = Path(spark.origin).parent
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    home = Path(found.origin).parent
     packages = folder / "packages.tar.gz"
     with tarfile.open(packages, "w:gz", dereference=True) as archive:
         archive.add(Path(amqpscope.__file__).parent, "amqpscope")
     (folder / "program.py").write_text(KILLED)
-    with cluster(folder, home) as master:
+    with cluster(spark, folder) as master:
         command = [str(home / "bin" / "spark-submit"), "--master", master, "--archives", f"{packages}#packages"]
         given = (
             "executorEnv.PYTHONPATH=packages",
@@ -241,15 +228,16 @@ def submitted(folder: Path) -> Iterator[tuple[list[str], str]]:
             "driver.host=127.0.0.1",
             "driver.bindAddress=127.0.0.1",
         )
-        given += tuple(f"{each}.extraJavaOptions={BRIEF}" for each in ("driver", "executor"))
+        brief = f"{BRIEF} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+        given += tuple(f"{each}.extraJavaOptions={brief}" for each in ("driver", "executor"))
         settings = [word for each in given for word in ("--conf", f"spark.{each}")]
         yield [*command, *settings, str(folder / "program.py")], master
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
-def test_a_lost_executor_changes_nothing(captures: Path, tmp_path: Path) -> None:
+def test_a_lost_executor_changes_nothing(spark: SparkSession, captures: Path, tmp_path: Path) -> None:
     """The blocks that it kept are lost with it, and cut again."""
-    with submitted(tmp_path) as (command, master):
+    with submitted(spark, tmp_path) as (command, master):
         variables = os.environ | {"PYSPARK_PYTHON": sys.executable}
         given = [str(captures), str(tmp_path / "out"), master]
         subprocess.run([*command, *given], check=True, capture_output=True, env=variables)
