@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -41,6 +40,9 @@ from amqpscope.pipelines.folder import ReadError
 from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.source_stream import StreamReader
 from amqpscope.pipelines.walks.walk import schema as of_arrow
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 PART = 64 << 20
 """Bytes of captures that a task dissects, about."""
@@ -149,6 +151,8 @@ class Reader(DataSourceReader):
         Raises:
             CaptureError: a file that the user named, or every file, cannot be read.
         """
+        import pyarrow.dataset as ds  # noqa: PLC0415 - with pandas it takes 0.3 s, and each step of planning is a process
+
         dissection = replace(self.dissection, folder=Path(self.cache or _temporary(), self.dissection.folder))
         plan = dissection.plan()
         if partition.value == 0:
