@@ -21,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("default")
 
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of JVMs that run for seconds: no optimizing compiler, and none that collects garbage in parallel."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what shows by its parameters and fixtures that it runs compiled kernels, or Spark."""
@@ -49,7 +52,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
             patch.setattr(kernel, "_ready", {})
             patch.setattr(kernel, "_made_ready", _refuse)
             patch.setattr(kernel, "is_cached", lambda folder=None: False)
-        if not item.get_closest_marker("spark"):
+        if item.get_closest_marker("spark"):
+            patch.setenv("SPARK_SUBMIT_OPTS", BRIEF)
+        else:
             patch.setenv("JAVA_HOME", os.devnull)
         patch.setenv("COLUMNS", "100")  # whatever the terminal has
         return (yield)
