@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 WORKER = f"""#!/bin/sh
-PYTHONPATH=${{PYTHONPATH#*-src.zip:}} exec {sys.executable} "$@"
+PYTHONPATH=${{PYTHONPATH#*-src.zip:}} exec "{sys.executable}" "$@"
 """
 """Python without the zip files that Spark puts first: each process would compile the modules in them anew (0.5 s)."""
 

@@ -187,10 +187,6 @@ archive.dissect_captures(named([captures]), lambda begin: Options(), to)
 """
 
 
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of a JVM that runs for seconds."""
-
-
 @contextmanager
 def cluster(spark: SparkSession, folder: Path) -> Iterator[str]:
     """A master and a worker with room for two executors, in the JVM of a session; yield its URL."""
@@ -227,9 +223,8 @@ def submitted(spark: SparkSession, folder: Path) -> Iterator[tuple[list[str], st
             "executor.cores=1",
             "driver.host=127.0.0.1",
             "driver.bindAddress=127.0.0.1",
+            f"executor.extraJavaOptions={os.environ.get('SPARK_SUBMIT_OPTS', '')}",  # the driver has them anyway
         )
-        brief = f"{BRIEF} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
-        given += tuple(f"{each}.extraJavaOptions={brief}" for each in ("driver", "executor"))
         settings = [word for each in given for word in ("--conf", f"spark.{each}")]
         yield [*command, *settings, str(folder / "program.py")], master
 
