@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, tzinfo
+from itertools import islice
 
 from amqpscope.dissector.formatting import counted, endpoint, instant
 from amqpscope.dissector.protocols import registry
@@ -64,11 +65,11 @@ class Contradictions:
         self._reported: set[tuple[str | Endpoint, str]] = set()
 
     def lines(self, known: Connections) -> Iterator[str]:
-        """Yield a line for each that these connections show, together with those before."""
+        """Yield a line for each that these connections show, together with those before; of guesses, the first MOST."""
         self._guesses += known.guesses
         found: dict[tuple[str | Endpoint, str], str] = {}
         found.update((names, _contradicted(*names, count)) for names, count in known.contradicted.items())
-        found.update((guess[:2], _refuted(*guess)) for guess in self._guesses.refuted())
+        found.update((guess[:2], _refuted(*guess)) for guess in islice(self._guesses.refuted(), MOST))
         for what, line in found.items():
             if what not in self._reported:
                 self._reported.add(what)
@@ -90,7 +91,7 @@ def warning_lines(reading: Reading, zone: tzinfo = UTC, frames: int | None = Non
         size, several, connections = (counted(*count) for count in counts)
         lines.append(f"{size} missing in {several} of {connections}; frames there are missing or partial")
     known = reading.dissector.connections
-    lines += list(Contradictions().lines(known))[:MOST]
+    lines += Contradictions().lines(known)
     undecoded = [] if frames is None else list(_undecoded(known.spoken))
     lines += undecoded
     tls = reading.dissector.tls

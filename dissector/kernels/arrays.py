@@ -1,4 +1,4 @@
-"""Types that annotate kernels and their columns."""
+"""Arrays: the types that annotate kernels and their columns, and a search for a few values."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
