@@ -17,6 +17,7 @@ from amqpscope.pipelines import here
 from amqpscope.pipelines.command import is_tables
 from amqpscope.pipelines.engine import Emit
 from amqpscope.pipelines.folder import dissected, read_note
+from amqpscope.pipelines.relations.compute import compute
 from amqpscope.pipelines.statistics import HOUR_NS
 from amqpscope.pipelines.walks.walk import schema
 from amqpscope.spec.model import Protocol
@@ -112,4 +113,5 @@ def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:
     """Return all tables that are emitted."""
     found = {name: [schema(name).empty_table()] for name in here.tables()}
     make(lambda name, rows: found[name].append(rows))
-    return {name: pa.concat_tables(parts) for name, parts in found.items()}
+    tables = {name: pa.concat_tables(parts) for name, parts in found.items()}
+    return {**tables, **dict(compute(tables))}

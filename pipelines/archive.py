@@ -33,12 +33,13 @@ from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Split, Survey, survey
 from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
+from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output, Then
 from amqpscope.dissector.tables.rows import schemas
 from amqpscope.pipelines import here, on_spark
 from amqpscope.pipelines.engine import Engine
 from amqpscope.pipelines.preparing import PACKET
 from amqpscope.pipelines.progress_on_spark import Done, Tally, Watch, watched
+from amqpscope.pipelines.relations import on_spark as relations
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED
 from amqpscope.pipelines.tasks import WRITTEN, SparkError, Submission, Task, collected, run
 from amqpscope.pipelines.walks.events import decoded
@@ -169,7 +170,8 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
         cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, ready.tally, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
-        with _output(folder, {name: schema(name) for name in here.tables()}, {**to.note, **ready.times}) as made:
+        note, then = {**to.note, **ready.times}, partial(relations.of_folder, spark)
+        with _output(folder, here.schemas(), note, then=then) as made:
             walked = segments(spark, ready).mapInArrow(partial(analyze_part, tasks, ready.plan.known), WRITTEN)
             found = collected(walked, AT_A_TIME, ready.counted)
             watch.steps = ()
@@ -210,11 +212,15 @@ def _exists(source: Source) -> bool:
 
 @contextmanager
 def _output(
-    folder: Place, wanted: Mapping[str, pa.Schema], note: Mapping[str, object], form: Form = PARQUET
+    folder: Place,
+    wanted: Mapping[str, pa.Schema],
+    note: Mapping[str, object],
+    form: Form = PARQUET,
+    then: Then | None = None,
 ) -> Iterator[Output]:
     """Yield an output, in which tasks write into a hidden folder; it is complete unless an error ends this."""
     try:
-        with Output(str(folder), wanted, *form, note) as made:
+        with Output(str(folder), wanted, *form, note, then) as made:
             yield made
     finally:
         remove_tree(folder / HIDDEN)

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.places import Place
-from amqpscope.dissector.tables.output import WAITING_WORK, Output
+from amqpscope.dissector.tables.output import WAITING_WORK, Output, Then
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines import kernels
 from amqpscope.pipelines.engine import THREADS, Emit, Engine, Prepared
 from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.preparing import PACKET, snapped
+from amqpscope.pipelines.relations.compute import NAMES, of_folder
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 from amqpscope.pipelines.walks.events import SOURCES, decoded
 from amqpscope.pipelines.walks.transits.keys import DELIVERIES
@@ -124,9 +125,20 @@ def weight(folder: Place) -> int:
     return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
-def written(folder: Place, note: Mapping[str, object]) -> Output:
-    """Return an output for the statistics."""
-    return Output(str(folder), {name: schema(name) for name in tables()}, note=note)
+def schemas() -> dict[str, pa.Schema]:
+    """Return the schemas of all tables of statistics, and of their relations."""
+    return {name: schema(name) for name in (*tables(), *NAMES)}
+
+
+def written(folder: Place, note: Mapping[str, object], then: Then = of_folder) -> Output:
+    """Return an output for the statistics.
+
+    Args:
+        folder: to be written.
+        note: the note that is written there.
+        then: makes the relations, when the statistics are written.
+    """
+    return Output(str(folder), schemas(), note=note, then=then)
 
 
 def analyze_captures(

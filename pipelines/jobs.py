@@ -27,11 +27,15 @@ __all__ = [
     "channel_errors",
     "commands",
     "confirms",
+    "endpoints",
     "failures",
     "flow_control",
     "heartbeats",
     "latency_buckets",
     "latency_summary",
+    "operations",
+    "published",
+    "relation",
     "rpcs",
     "settlements",
     "stream_credit",
@@ -240,6 +244,64 @@ def failures(connections: Table) -> Table:
         connections: `connections`.
     """
     return _job("failures", connections=connections)
+
+
+def endpoints(connections: Table) -> Table:
+    """Return the table `endpoints`: one row per connection, with the names of its ends.
+
+    Args:
+        connections: `connections`.
+    """
+    return _job("endpoints", connections=connections)
+
+
+def operations(frames: Table) -> Table:
+    """Return the table `operations`: one row per method that sets something up, changes or closes it.
+
+    Args:
+        frames: `amqp091_frames`.
+    """
+    return _job("operations", amqp091_frames=frames)
+
+
+def published(messages: Table) -> Table:
+    """Return the table `published`: the messages published, second by second.
+
+    Args:
+        messages: `messages`.
+    """
+    return _job("published", messages=messages)
+
+
+def relation(name: str, **statistics: Table) -> Table:
+    """Return a table that follows from others by grouping and joining, such as `queues`.
+
+    Args:
+        name: one of `amqpscope.pipelines.relations.compute.NAMES`.
+        statistics: tables of statistics, by name; those that are left out have no rows.
+
+    Raises:
+        TypeError: some are pyarrow Tables and some are not.
+        ValueError: there is no relation of that name, or no table is given.
+    """
+    from amqpscope.pipelines.relations.compute import NAMES, compute  # noqa: PLC0415 - loads DuckDB
+
+    if name not in NAMES:
+        raise ValueError(f"no relation {name}; there are {', '.join(NAMES)}")
+    if not statistics:
+        raise ValueError(f"{name} needs tables of statistics")
+    found: Any
+    if all(isinstance(rows, pa.Table) for rows in statistics.values()):
+        found = dict(compute(statistics, [name]))[name]
+    elif any(isinstance(rows, pa.Table) for rows in statistics.values()):
+        raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
+    else:
+        from amqpscope.pipelines.relations.on_spark import relations  # noqa: PLC0415 - Spark is optional
+
+        given = dict(statistics)
+        spark = next(iter(given.values())).sparkSession
+        found = dict(relations(spark, given, [name]))[name]
+    return cast("Table", found)
 
 
 def latency_summary(

@@ -30,6 +30,7 @@ from amqpscope.pipelines.precompile import compile_kernels
 from amqpscope.pipelines.preparing import TIMED, snapped, spans, timed
 from amqpscope.pipelines.progress_on_spark import Done, Tally, watched
 from amqpscope.pipelines.reader import by_tasks, read_table
+from amqpscope.pipelines.relations import on_spark as relations
 from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
@@ -111,7 +112,10 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
-    with here.written(output, to.note) as made, watched(spark, to.advance) as watch:
+    with (
+        here.written(output, to.note, partial(relations.of_folder, spark)) as made,
+        watched(spark, to.advance) as watch,
+    ):
         hidden = output / HIDDEN
         hidden.mkdir()
         try:

@@ -16,6 +16,7 @@ _TYPES: dict[str, types.DataType] = {
     "string": types.StringType(),
     "binary": types.BinaryType(),
     "timestamp": types.TimestampType(),
+    "double": types.DoubleType(),
 }
 
 

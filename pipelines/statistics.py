@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from amqpscope.pipelines.walks.activity.endpoints import Endpoints
+from amqpscope.pipelines.walks.activity.operations import Operations
+from amqpscope.pipelines.walks.activity.published import Published
 from amqpscope.pipelines.walks.amqp010 import session_joins
 from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
 from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
@@ -147,6 +150,9 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(StreamCredit),
     OverConnections(StreamDeliveries),
     OverConnections(LostPublishes),
+    OverConnections(Endpoints),
+    OverConnections(Operations),
+    OverConnections(Published),
 )
 
 
@@ -177,7 +183,8 @@ METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "t
 """Tables with latencies, and the metric that each is."""
 TABLES = (
     "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
-    "stream_deliveries", "channel_errors", "failures", "latency_buckets", "latency_summary",
+    "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "latency_buckets",
+    "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""
 READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}

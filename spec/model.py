@@ -10,7 +10,7 @@ from typing import Literal
 
 from amqpscope.errors import Error, MissingError
 
-ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp"]
+ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp", "double"]
 """Types of table columns; `timestamp` is microseconds since the epoch, UTC."""
 
 Severity = Literal["note", "warning", "error"]

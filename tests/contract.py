@@ -89,6 +89,46 @@ ANALYZED = {
         p9999_ns int64, max_ns int64
     """,
     "latency_buckets": f"{GROUP}, bucket int64, low_ns int64, high_ns int64, count int64",
+    "rates": """
+        ts_ns int64, width_ns int64, grouping string, connection_id int64, client string, exchange string, queue string,
+        publishes int64, confirms int64, nacks int64, deliveries int64, settlements int64, returns int64,
+        redeliveries int64, gets int64, bytes int64
+    """,
+    "occupancy": f"""
+        {CHANNEL}, consumer_tag string, ts_ns int64, width_ns int64, level string, low int64, high int64, last int64,
+        bound int64, oldest_ns int64
+    """,
+    "lifecycles": """
+        message_id string, publish_ts_ns int64, publish_packet int64, confirm_packet int64, deliver_packet int64,
+        deliveries int64, time_in_queue_ns int64
+    """,
+    "topology": "client string, exchange string, routing_key string, queue string, consumer_tag string",
+    "routes": """
+        exchange string, exchange_type string, routing_key string, arguments string, queue string, from_ts_ns int64,
+        to_ts_ns int64
+    """,
+    "clients": """
+        client string, product string, version string, platform string, addresses int64, connections int64,
+        publishes int64, confirms int64, nacks int64, returns int64, deliveries int64, settlements int64, gets int64,
+        blocked_ns int64, first_ts_ns int64, last_ts_ns int64
+    """,
+    "queues": """
+        queue string, vhost string, arguments string, declared_packet int64, ins int64, outs int64, left_over int64,
+        wait_p50_ns int64, wait_max_ns int64, consumers int64, nacked int64, rejected int64
+    """,
+    "consumers": f"""
+        client string, {CHANNEL}, consumer_tag string, queue string, prefetch int32, no_ack bool, deliveries int64,
+        settlements int64, full_share double, settle_p50_ns int64, unsettled int64, ended_by string
+    """,
+    "channels": f"""
+        client string, {CHANNEL}, opened_ts_ns int64, closed_ts_ns int64, closed_by string, confirm_mode bool,
+        transactional bool, publishes int64, deliveries int64, gets int64, empty_gets int64, declares int64,
+        requests int64, prefetch int32
+    """,
+    "exchanges": """
+        exchange string, vhost string, type string, publishes int64, confirms int64, nacks int64, returns int64,
+        keys int64
+    """,
 }
 
 ENDINGS = "capture-end gap evicted channel-close connection-close discarded recover rollback"

@@ -98,4 +98,4 @@ def test_latencies() -> None:
 
 def test_no_type_that_some_reader_lacks() -> None:
     types = {column.type for table in spec.tables() for column in declared(table).columns}
-    assert types <= {"bool", "int32", "int64", "string", "binary", "timestamp"}
+    assert types <= {"bool", "int32", "int64", "string", "binary", "timestamp", "double"}

@@ -21,6 +21,7 @@ from amqpscope.dissector.kernels.words import WORD, copy_bytes, put_word, word
 TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(), "int32": pa.int32(), "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "double": pa.float64(),
 }  # fmt: skip
 """The types of columns by the names that specifications use."""
 

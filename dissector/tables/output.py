@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,10 @@ REPEATED = frozenset(("bucket", "low_ns", "high_ns", "count"))
 """Numbers with few distinct values: as dictionaries they take a third of the space and half the time."""
 
 
+Then = Callable[[Place], Iterable[tuple[str, pa.Table]]]
+"""Makes tables of those that lie in a folder."""
+
+
 class OutputError(Error):
     """The output cannot be written; the message is one line."""
 
@@ -99,6 +103,8 @@ class Output:
         form: `parquet` or `arrow` (IPC files).
         compression: compression of Parquet.
         note: content of the note, besides whether the output is complete.
+        then: yields rows of further tables of `schemas`, by name, when those of all others are written; called with
+            the folder, in the thread that finishes.
 
     Raises:
         OutputError: the folder holds other files, or cannot be created.
@@ -111,8 +117,10 @@ class Output:
         form: str = "parquet",
         compression: str = CODEC,
         note: Mapping[str, object] | None = None,
+        then: Then | None = None,
     ) -> None:
         self.folder = place(folder)
+        self._then = then
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
         # If a run is killed in between, the next one recognises the folder, and nobody takes it for complete.
@@ -197,13 +205,20 @@ class Output:
         while self._work:
             self._place(self._workers.result(self._work.popleft()))
         for table in self._tables.values():
-            if table.waiting or not table.made:
+            if table.waiting:
                 self._submit(table)
         self._workers.leave()
         self._check()
         try:
             for table in self._tables.values():
                 table.complete()
+            for name, rows in self._then(self.folder) if self._then else ():
+                self._tables[name].write(rows)
+                self.rows[name] += len(rows)
+            for table in self._tables.values():
+                if not table.made:
+                    table.write(table.schema.empty_table())
+                    table.complete()
             self._write_note(complete=True)
         except (OSError, pa.ArrowException) as error:
             raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error

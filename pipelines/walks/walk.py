@@ -22,6 +22,7 @@ _TYPES = {
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "double": pa.float64(),
 }
 
 

@@ -26,6 +26,7 @@ TYPES = {
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "double": pa.float64(),
 }
 
 

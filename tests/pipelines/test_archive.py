@@ -120,11 +120,11 @@ def test_statistics_are_those_of_one_process(
     given[3] = str(tmp_path / "spark")
     assert main([*given, "--master", spark.sparkContext.master]) == 2
     assert "text.pcap: not a pcap or pcapng file (looks like text); skipped" in capsys.readouterr().err
-    found, expected = rows_of(tmp_path / "spark", here.tables()), rows_of(tmp_path / "one", here.tables())
+    found, expected = rows_of(tmp_path / "spark", here.schemas()), rows_of(tmp_path / "one", here.schemas())
     assert all(expected[name] for name in ("confirms", "settlements", "rpcs", "failures", "heartbeats", "transits"))
     for name, rows in expected.items():
         assert found[name] == rows, name
-    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.tables()}
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.schemas()}
 
 
 def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,14 +147,14 @@ def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: p
         archive.analyze_captures(sources, lambda begin: Options(), archive.Submission(master, root / "stats"))
         archive.dissect_captures(sources, lambda begin: Options(), archive.Submission(master, root / "tables"))
         on_spark.analyze_folder(root / "tables", on_spark.Submission(master, root / "again"))
-        expected = rows_of(tmp_path / "stats", here.tables())
+        expected = rows_of(tmp_path / "stats", here.schemas())
         for folder in (root / "stats", root / "again"):
-            assert {path.name for path in folder.iterdir()} == {NOTE, *here.tables()}
+            assert {path.name for path in folder.iterdir()} == {NOTE, *here.schemas()}
             assert {name: Counter(map(repr, rows)) for name, rows in on_store(folder)} == expected
 
 
 def on_store(folder: Place) -> Iterable[tuple[str, list[Any]]]:
-    for name in here.tables():
+    for name in here.schemas():
         parts = [path for path in (folder / name).iterdir() if path.suffix == ".parquet"]
         yield name, [row for path in parts for row in pq.read_table(readable(path)).to_pylist()]
 

@@ -115,7 +115,7 @@ def test_captures_give_the_rows_of_their_tables(tmp_path):
     assert main(["dissect", str(CAPTURE), "-o", str(tables)]) == 0
     assert main(["analyze", str(tables), "-o", str(once)]) == 0
     assert main(["analyze", str(CAPTURE), "-o", str(again)]) == 0
-    for table in here.tables():
+    for table in here.schemas():
         first, second = (pq.read_table(folder / table) for folder in (once, again))
         assert first.schema.equals(schema(table))
         assert first.equals(second), table

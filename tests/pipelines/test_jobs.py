@@ -15,6 +15,8 @@ import amqpscope
 from amqpscope import pipelines
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines import jobs
+from amqpscope.pipelines.relations.compute import NAMES as RELATIONS
+from amqpscope.pipelines.relations.texts import SOURCES
 from tests.dissector.recordings import ours
 from tests.pipelines.walks import sessions010
 
@@ -50,8 +52,10 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
     tables = ours(path)
     whole = amqpscope.analyze(path)
-    assert set(whole) == set(jobs.__all__)
-    for name in jobs.__all__:
+    assert set(whole) == {*jobs.__all__, *RELATIONS} - {"relation"}
+    for name in RELATIONS:
+        assert rows(jobs.relation(name, **{each: whole[each] for each in SOURCES})) == rows(whole[name]), name
+    for name in set(jobs.__all__) - {"relation"}:
         found = made(name, whole if name in LATENCIES else tables)
         assert found.schema == whole[name].schema
         assert rows(found) == rows(whole[name]), name

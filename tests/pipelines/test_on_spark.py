@@ -62,7 +62,7 @@ def expected(tables: Path) -> dict[str, Counter[str]]:
 
 
 def rows_of(folder: Path) -> dict[str, Counter[str]]:
-    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in here.tables()}
+    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in here.schemas()}
 
 
 def analyzed(spark: SparkSession, folder: Path, output: Path, advance: Advance = quiet) -> dict[str, Counter[str]]:
@@ -71,7 +71,7 @@ def analyzed(spark: SparkSession, folder: Path, output: Path, advance: Advance =
 
     to = on_spark.Submission(spark.sparkContext.master, output, {"made_of": "nothing"}, advance=advance)
     counts = on_spark.analyze_folder(folder, to)
-    assert {path.name for path in output.iterdir()} == {NOTE, *here.tables()}
+    assert {path.name for path in output.iterdir()} == {NOTE, *here.schemas()}
     note = json.loads((output / NOTE).read_text())
     assert note["complete"] and note["made_of"] == "nothing" and note["rows"] == counts
     found = rows_of(output)

@@ -57,6 +57,20 @@ MUST_HAVE = {
         latest_ts_ns every_ns""",
     "latency_summary": "metric grouping count failed censored p50_ns p90_ns p99_ns p999_ns p9999_ns max_ns",
     "latency_buckets": "metric grouping bucket low_ns high_ns count",
+    "endpoints": "connection_id client server vhost user protocol first_ts_ns last_ts_ns",
+    "operations": "connection_id frame_no channel channel_epoch method queue exchange max_length overflow",
+    "published": "connection_id channel channel_epoch exchange routing_key ts_ns count bytes first_packet last_packet",
+    "routes": "exchange exchange_type routing_key arguments queue from_ts_ns to_ts_ns",
+    "routed": "server vhost exchange routing_key queue from_ts_ns to_ts_ns",
+    "clients": "client server connections publishes deliveries",
+    "channels": "client connection_id channel channel_epoch publishes deliveries prefetch",
+    "consumers": "client connection_id channel channel_epoch consumer_tag queue prefetch deliveries full_share",
+    "queues": "queue server vhost ins outs left_over wait_p50_ns wait_max_ns",
+    "exchanges": "exchange server vhost type publishes keys",
+    "topology": "edge client exchange routing_key queue consumer_tag messages",
+    "rates": "ts_ns width_ns grouping publishes confirms deliveries",
+    "occupancy": "connection_id channel channel_epoch consumer_tag ts_ns level low high last bound oldest_ns",
+    "lifecycles": "connection_id publish_frame_no publish_packet confirm_packet deliver_packet time_in_queue_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
 PROPERTIES = """
@@ -99,7 +113,7 @@ def test_tables_are_sound(table):
     names = [c.name for c in columns]
     assert len(set(names)) == len(names)
     for column in columns:
-        assert column.type in {"int64", "int32", "bool", "string", "binary", "timestamp"}
+        assert column.type in {"int64", "int32", "bool", "string", "binary", "timestamp", "double"}
         assert column.doc.endswith(".")
         assert "\n" not in column.doc
         if column.name.endswith("_ns"):

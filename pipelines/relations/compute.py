@@ -1,0 +1,149 @@
+"""Relations computed in this process, of the tables of a folder of statistics or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.places import Place
+from amqpscope.pipelines.folder import parts, read_parts
+from amqpscope.pipelines.relations import database, routes
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
+from amqpscope.pipelines.walks.events import decoded
+from amqpscope.pipelines.walks.walk import conform, schema
+
+if TYPE_CHECKING:
+    import duckdb
+
+SECOND = 1_000_000_000
+MOST_BUCKETS = 3_600
+"""Buckets of time of a subject at most: a second, doubled until there are no more."""
+
+
+NAMES = ("routes", "routed", *texts())
+"""All relations that are tables of statistics, in the order in which they are computed."""
+
+
+def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+    """Yield relations with their names, in the declared columns.
+
+    Args:
+        given: the statistics; those that are missing count as empty.
+        wanted: names of relations; None: all.
+    """
+    with database.connect() as connection:
+        for name in SOURCES:
+            connection.register(name, given.get(name, schema(name).empty_table()))
+        yield from _computed(connection, wanted)
+
+
+def of_folder(folder: Place, wanted: Iterable[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+    """Yield relations of a folder of statistics, as `compute` does.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
+    viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
+    with database.connect(viewed) as connection:
+        for name in SOURCES:
+            local = [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else []
+            if local:
+                database.view(connection, name, local, schema(name))
+                continue
+            rows = map(decoded, read_parts(folder, name, schema(name).names))
+            whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
+            connection.register(name, whole)
+        yield from _computed(connection, wanted)
+
+
+def _computed(connection: duckdb.DuckDBPyConnection, wanted: Iterable[str] | None) -> Iterator[tuple[str, pa.Table]]:
+    asked = set(NAMES if wanted is None else wanted)
+    run = needed(asked)
+    reads = {name for each in run for name in tables_of(texts()[each])}
+    if (asked | reads) & set(MADE):
+        for name, rows in _made(connection).items():
+            connection.register(name, rows)
+            if name in asked:
+                yield name, rows
+    for name in run:
+        rows = declared(name, connection.sql(texts()[name]).to_arrow_table())
+        connection.register(name, rows)
+        if name in asked:
+            yield name, rows
+
+
+def declared(name: str, rows: pa.Table) -> pa.Table:
+    """Return what a text yields as rows of its table.
+
+    Raises:
+        ValueError: a column is missing or is not declared.
+    """
+    wanted = schema(name)
+    if set(rows.column_names) != set(wanted.names):
+        odd = sorted(set(rows.column_names) ^ set(wanted.names))
+        raise ValueError(f"relation {name}: column {odd[0]} is not in both its text and its declaration")
+    return conform(name, {each: rows[each] for each in wanted.names}, len(rows))
+
+
+def _made(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+    return python_tables(
+        *(connection.sql(each).to_arrow_table() for each in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
+    )
+
+
+ENDPOINTS = "select connection_id, server, vhost, first_ts_ns, last_ts_ns from endpoints where server is not null"
+SETUP = "select * from operations where channel > 0 and (method like 'queue.%' or method like 'exchange.%')"
+REQUESTS = """
+    select connection_id, request, request_frame_no, response_ts_ns, outcome, queue
+    from rpcs where request like 'queue.%' or request like 'exchange.%'"""
+KEYS = """
+    select n.server, coalesce(n.vhost, '') as vhost, p.exchange, p.routing_key
+    from published p join endpoints n on p.connection_id = n.connection_id
+    where p.exchange is not null and p.routing_key is not null and n.server is not null
+    group by n.server, coalesce(n.vhost, ''), p.exchange, p.routing_key"""
+QUEUES = """
+    with named as (
+        select connection_id, queue from settlements group by connection_id, queue
+        union all
+        select connection_id, queue from rpcs group by connection_id, queue
+    )
+    select n.server, coalesce(n.vhost, '') as vhost, q.queue
+    from named q join endpoints n on q.connection_id = n.connection_id
+    where q.queue is not null and n.server is not null
+    group by n.server, coalesce(n.vhost, ''), q.queue"""
+"""What `python_tables` takes, of either engine."""
+
+
+def python_tables(
+    endpoints: pa.Table, setup: pa.Table, requests: pa.Table, keys: pa.Table, queues: pa.Table
+) -> dict[str, pa.Table]:
+    """Return the tables that Python makes (`MADE`).
+
+    Args:
+        endpoints: what ENDPOINTS selects; the others likewise.
+        setup: SETUP.
+        requests: REQUESTS.
+        keys: KEYS.
+        queues: QUEUES.
+    """
+    found = routes.bindings(setup, requests, endpoints)
+    routed = routes.routed_table(found, _tuples(keys), _tuples(queues))
+    return {"routes": routes.routes_table(found), "routed": routed, "clock": clock(endpoints)}
+
+
+def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+def clock(endpoints: pa.Table) -> pa.Table:
+    """Return the width of buckets of time: one row, `id` 1, `first_ts_ns`, `last_ts_ns`, `width_ns`."""
+    first, last = pc.min(endpoints["first_ts_ns"]).as_py() or 0, pc.max(endpoints["last_ts_ns"]).as_py() or 0
+    width = SECOND
+    while (last - first) // width >= MOST_BUCKETS:
+        width *= 2
+    columns = {"id": [1], "first_ts_ns": [first], "last_ts_ns": [last], "width_ns": [width]}
+    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})

@@ -1,0 +1,45 @@
+-- One row per exchange of a broker and virtual host: what was published to it, and what became of it.
+with sent as (
+    select n.server, n.vhost, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as publishes,
+        cast(sum(p.bytes) as bigint) as bytes
+    from published p join endpoints n on p.connection_id = n.connection_id
+    where p.exchange is not null group by n.server, n.vhost, p.exchange, p.routing_key
+),
+sums as (
+    select server, vhost, exchange, cast(sum(publishes) as bigint) as publishes, cast(sum(bytes) as bigint) as bytes,
+        count(*) as keys
+    from sent group by server, vhost, exchange
+),
+answered as (
+    select n.server, n.vhost, c.exchange, count(*) filter (where c.outcome = 'ack') as confirms,
+        count(*) filter (where c.outcome = 'nack') as nacks, count(*) filter (where c.returned) as returns
+    from confirms c join endpoints n on c.connection_id = n.connection_id
+    where c.exchange is not null group by n.server, n.vhost, c.exchange
+),
+declared as (
+    select n.server, n.vhost, o.exchange, min(o.exchange_type) as exchange_type, min(o.packet) as declared_packet,
+        min(o.alternate_exchange) as alternate_exchange
+    from operations o join endpoints n on o.connection_id = n.connection_id
+    where o.method = 'exchange.declare' and not coalesce(o.passive, false)
+    group by n.server, n.vhost, o.exchange
+),
+keys as (
+    select server, vhost, exchange from sums
+    union all
+    select server, vhost, exchange from declared
+),
+exchanges as (
+    select server, vhost, exchange from keys group by server, vhost, exchange
+)
+select x.exchange, x.server, x.vhost,
+    case when x.exchange = '' then 'direct' else d.exchange_type end as type,
+    d.declared_packet, d.alternate_exchange,
+    coalesce(s.publishes, 0) as publishes, coalesce(s.bytes, 0) as bytes,
+    coalesce(a.confirms, 0) as confirms, coalesce(a.nacks, 0) as nacks, coalesce(a.returns, 0) as returns,
+    coalesce(s.keys, 0) as keys
+from exchanges x
+left join sums s on x.server = s.server and coalesce(x.vhost, '') = coalesce(s.vhost, '') and x.exchange = s.exchange
+left join answered a on x.server = a.server and coalesce(x.vhost, '') = coalesce(a.vhost, '')
+    and x.exchange = a.exchange
+left join declared d on x.server = d.server and coalesce(x.vhost, '') = coalesce(d.vhost, '')
+    and x.exchange = d.exchange

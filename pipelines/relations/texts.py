@@ -1,0 +1,47 @@
+"""The SQL texts of relations, and the order in which they are computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from graphlib import TopologicalSorter
+from importlib.resources import files
+
+MADE = ("routes", "routed", "clock")
+"""Tables that Python makes, of statistics, for the texts that read them."""
+SOURCES = (
+    "endpoints", "operations", "published", "confirms", "settlements", "rpcs", "transits", "flow_control",
+    "latency_summary",
+)  # fmt: skip
+"""Statistics that they read."""
+_NAMED = re.compile(r"\b(?:from|join)\s+([a-z_0-9]+)")
+_COMMON = re.compile(r"(?:\bwith|,)\s+([a-z_0-9]+)\s+as\s*\(")
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Return the texts by the names of their tables, each after those that it reads."""
+    folder = files("amqpscope.pipelines.relations")
+    found = {
+        each.name.removesuffix(".sql"): each.read_text(encoding="utf-8")
+        for each in folder.iterdir()
+        if each.name.endswith(".sql")
+    }
+    of = {name: tables_of(text) & found.keys() for name, text in sorted(found.items())}
+    return {name: found[name] for name in TopologicalSorter(of).static_order()}
+
+
+def tables_of(text: str) -> set[str]:
+    """Return the tables that a text reads; common table expressions are none."""
+    code = re.sub(r"--[^\n]*", "", text)
+    return set(_NAMED.findall(code)) - set(_COMMON.findall(code))
+
+
+def needed(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the relations that are computed for some of them, in order."""
+    wanted, of = set(names), texts()
+    for name in reversed(of):
+        if name in wanted:
+            wanted |= tables_of(of[name]) & of.keys()
+    return tuple(name for name in of if name in wanted)

@@ -1,0 +1,312 @@
+"""Relations: their dialect, their rows against plain loops over frames, and on both engines."""
+
+import json
+import random
+import re
+from collections import Counter, defaultdict
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import amqpscope
+from amqpscope.pipelines.relations import compute, routes
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
+from amqpscope.pipelines.walks.walk import schema
+from tests.dissector.recordings import ours
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+RECORDED = (
+    "demo",
+    "orders_pika",
+    "gets",
+    "blocked",
+    "mandatory_returns",
+    "qpid_messaging",
+    "stream_chunks",
+    "lossy_link",
+)
+FUNCTIONS = {
+    "count_star", "sum", "min", "max", "coalesce", "nullif", "greatest", "row_number", "+", "-", "*", "/", "%", "~~",
+    "!~~",
+}  # fmt: skip
+"""What texts may call; `~~` is like."""
+TYPES = ("bigint", "int", "double", "string", "boolean")
+CLASSES = {
+    "COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CASE", "CAST", "TYPE", "WINDOW",
+}  # fmt: skip
+OPERATORS = {"OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_NOT", "OPERATOR_COALESCE", "OPERATOR_NULLIF"}
+
+
+@cache
+def statistics(stem: str) -> dict[str, pa.Table]:
+    return amqpscope.analyze(CAPTURES / f"{stem}.pcap")
+
+
+def sources(stem: str) -> dict[str, pa.Table]:
+    return {name: statistics(stem)[name] for name in SOURCES}
+
+
+def in_any_order(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+# ---- the dialect
+
+
+def nodes(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        yield tree
+        for each in tree.values():
+            yield from nodes(each)
+    elif isinstance(tree, list):
+        for each in tree:
+            yield from nodes(each)
+
+
+def wrong(text: str) -> list[str]:
+    """What a text has that not both engines understand alike."""
+    tree = json.loads(duckdb.execute("select json_serialize_sql(?)", [text]).fetchone()[0])  # type: ignore[index]
+    assert not tree["error"], tree
+    code = re.sub(r"--[^\n]*", "", text)
+    found = ["::"] if "::" in code else []
+    if len(re.findall(rf" as ({'|'.join(TYPES)})\)", code)) != code.count("cast("):
+        found.append("cast to another type")
+    for node in nodes(tree["statements"]):
+        kind = node.get("class")
+        if kind is not None and kind not in CLASSES:
+            found.append(kind)
+        if kind in ("FUNCTION", "WINDOW") and node["function_name"] not in FUNCTIONS:
+            found.append(node["function_name"])
+        if kind == "OPERATOR" and node["type"] not in OPERATORS:
+            found.append(node["type"])
+        if kind == "WINDOW" and node["orders"]:
+            found += [
+                "order without nulls first or last" for each in node["orders"] if each["null_order"] == "ORDER_DEFAULT"
+            ]
+        if node.get("type") == "JOIN":
+            if node["join_type"] not in ("INNER", "LEFT"):
+                found.append(node["join_type"])
+            if node["condition"] is None or not any(
+                each.get("type") == "COMPARE_EQUAL" for each in nodes(node["condition"])
+            ):
+                found.append("join without an equality")
+    return found
+
+
+@pytest.mark.parametrize("name", texts())
+def test_texts_are_in_the_dialect_of_both_engines(name: str) -> None:
+    assert wrong(texts()[name]) == []
+    lines = [line.partition("--")[0] for line in texts()[name].splitlines()]
+    code = " ".join(lines)
+    assert code.count(" / ") + code.count("% ") == code.count("/ nullif(") + code.count("% nullif("), (
+        "divides by null at worst"
+    )
+    assert code.count("sum(") == code.count("cast(sum(") + code.count("cast(coalesce(sum("), "a sum is no HUGEINT"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select list(a) from t", "select median(a) from t", "select a from t full join u on t.a = u.a",
+        "select a from t cross join u", "select row_number() over (order by a) from t", "select a::json from t",
+        "select regexp_matches(a, 'x') from t", "select a from t join u on t.a < u.a",
+    ],
+)  # fmt: skip
+def test_others_are_not(text: str) -> None:
+    assert wrong(text)
+
+
+def test_texts_come_after_those_that_they_read() -> None:
+    known = {*SOURCES, *MADE}
+    for name, text in texts().items():
+        assert tables_of(text) <= known, name
+        known.add(name)
+    assert needed(["queues"]) == ("channels", "consumers", "queues")
+
+
+# ---- routing keys
+
+
+def matches(pattern: list[str], words: list[str]) -> bool:
+    """A topic pattern, by its definition."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return matches(pattern[1:], words) or bool(words and matches(pattern, words[1:]))
+    return bool(words) and pattern[0] in ("*", words[0]) and matches(pattern[1:], words[1:])
+
+
+@given(
+    st.lists(st.sampled_from(["#", "*", "a", "b"]), min_size=1, max_size=5),
+    st.lists(st.sampled_from("abc"), max_size=5),
+)
+def test_topics_match_by_their_definition(pattern: list[str], words: list[str]) -> None:
+    assert routes.topic_matches(".".join(pattern), ".".join(words)) == matches(pattern, words)
+
+
+def test_hostile_topics_take_no_time() -> None:
+    assert routes.topic_matches("#." * 200 + "z", "a." * 200 + "z")
+    assert not routes.topic_matches("#.a." * 200 + "z", "a." * 400 + "b")
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted).map(tuple), max_size=8))
+def test_merged_intervals_hold_the_same_times(intervals: list[tuple[int, int]]) -> None:
+    found = routes.merged(intervals)
+    assert {t for a, b in found for t in range(a, b)} == {t for a, b in intervals for t in range(a, b)}
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+
+
+# ---- rows against plain loops
+
+
+def test_queues_of_the_demo_are_those_of_plain_loops() -> None:
+    """Publishes held against bindings one by one; deliveries and gets counted from messages."""
+    tables = ours(CAPTURES / "demo.pcap")
+    frames = [row for row in tables["amqp091_frames"].to_pylist() if row["method"]]
+    bound: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    removed: dict[str, int] = {}
+    of_tag: dict[tuple[int, str], str] = {}
+    asked: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for row in sorted(frames, key=lambda row: row["ts_ns"]):
+        if row["method"] == "queue.bind":
+            bound[row["queue"]].append((row["ts_ns"], row["routing_key"]))
+        elif row["method"] == "queue.delete":
+            removed[row["queue"]] = row["ts_ns"]
+        elif row["method"] == "basic.consume":
+            of_tag[row["connection_id"], row["consumer_tag"]] = row["queue"]
+        elif row["method"] == "basic.get":
+            asked[row["connection_id"], row["channel"]].append(row["queue"])
+        elif row["method"] == "basic.get-empty":
+            asked[row["connection_id"], row["channel"]].pop(0)
+    ins: Counter[str] = Counter()
+    outs: Counter[str] = Counter()
+    for row in sorted(tables["messages"].to_pylist(), key=lambda row: row["ts_ns"]):
+        if row["kind"] == "publish" and row["exchange"] == "":
+            ins[row["routing_key"]] += 1
+        elif row["kind"] == "publish":
+            words = row["routing_key"].split(".")
+            for queue, bindings in bound.items():
+                there = row["ts_ns"] < removed.get(queue, 1 << 62)
+                if there and any(t < row["ts_ns"] and matches(key.split("."), words) for t, key in bindings):
+                    ins[queue] += 1
+        elif row["kind"] == "deliver":
+            outs[of_tag[row["connection_id"], row["consumer_tag"]]] += 1
+        elif row["kind"] == "get":
+            outs["carts"] += 1
+    refused = sum(row["outcome"] == "nack" for row in statistics("demo")["confirms"].to_pylist())
+    ins["carts"] -= refused  # only its publishes were
+    found = {row["queue"]: row for row in statistics("demo")["queues"].to_pylist()}
+    assert len(found) == 50
+    for queue in ("warehouse", "carts", "billing", "statistics"):
+        assert (found[queue]["ins"], found[queue]["outs"]) == (ins[queue], outs[queue]), queue
+        assert found[queue]["left_over"] == ins[queue] - outs[queue]
+    assert found["carts"]["nacked"] == refused
+    assert sum(row["outs"] for row in found.values()) == sum(outs.values())
+
+
+@pytest.mark.parametrize("stem", RECORDED)
+def test_sums_agree_with_the_tables_that_they_are_of(stem: str) -> None:
+    whole, frames = statistics(stem), ours(CAPTURES / f"{stem}.pcap")
+    messages = frames["messages"]
+    published = messages.filter(pc.equal(messages["kind"], "publish"))
+    assert sum(whole["published"]["count"].to_pylist()) == len(published)
+    assert sum(whole["published"]["bytes"].to_pylist()) == sum(each or 0 for each in published["body_size"].to_pylist())
+    rates = whole["rates"].filter(pc.equal(whole["rates"]["grouping"], "all"))
+    assert sum(rates["publishes"].to_pylist()) == len(published)
+    assert sum(rates["deliveries"].to_pylist()) == len(whole["settlements"])
+    outcomes = Counter(whole["confirms"]["outcome"].to_pylist())
+    assert (sum(rates["confirms"].to_pylist()), sum(rates["nacks"].to_pylist())) == (outcomes["ack"], outcomes["nack"])
+    assert sum(whole["clients"]["connections"].to_pylist()) == len(frames["connections"])
+    assert sum(whole["clients"]["deliveries"].to_pylist()) + sum(whole["clients"]["gets"].to_pylist()) == len(
+        whole["settlements"]
+    )
+
+
+@pytest.mark.parametrize("stem", ["demo", "orders_pika", "lossy_link"])
+def test_occupancy_is_that_of_a_plain_loop(stem: str) -> None:
+    whole = statistics(stem)
+    found: dict[Any, int] = defaultdict(int)
+    for row in whole["occupancy"].to_pylist():
+        key = tuple(row[each] for each in ("level", "connection_id", "channel", "channel_epoch", "consumer_tag"))
+        assert 0 <= row["low"] <= row["high"], row
+        found[key] = max(found[key], row["high"])
+    steps: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+    for row in whole["settlements"].to_pylist():
+        if row["kind"] == "deliver" and row["outcome"] not in ("auto", "unknown"):
+            key = ("unacked", row["connection_id"], row["channel"], row["channel_epoch"], row["consumer_tag"])
+            steps[key].append((row["deliver_frame_no"], 1))
+            if row["settle_frame_no"] is not None:
+                steps[key].append((row["settle_frame_no"], -1))
+    for key, moves in steps.items():
+        height, most, moments = 0, 0, defaultdict(int)
+        for frame, step in moves:
+            moments[frame] += step
+        for frame in sorted(moments):
+            height += moments[frame]
+            most = max(most, height)
+        assert found[key] == most, key
+
+
+# ---- engines
+
+
+@pytest.mark.parametrize("stem", ["demo", "orders_pika"])
+def test_rows_in_another_order_make_the_same_relations(stem: str) -> None:
+    chance = random.Random(7)
+    tables = {}
+    for name, rows in sources(stem).items():
+        order = list(range(len(rows)))
+        chance.shuffle(order)
+        tables[name] = rows.take(pa.array(order, pa.int64()))
+    for name, rows in compute.compute(tables):
+        assert in_any_order(rows) == in_any_order(statistics(stem)[name]), name
+
+
+def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "statistics [1] of o'clock"
+    amqpscope.analyze(CAPTURES / "demo.pcap", folder)
+    for name, rows in compute.of_folder(folder):
+        assert rows.schema == schema(name)
+        assert in_any_order(rows) == in_any_order(statistics("demo")[name]), name
+
+
+def test_nothing_but_the_folder_is_read(tmp_path: Path) -> None:
+    from amqpscope.pipelines.relations import database  # noqa: PLC0415
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    with database.connect(tmp_path / "in") as connection:
+        for text in (
+            f"select * from read_csv('{tmp_path}/secret.csv')",
+            f"copy (select 1) to '{tmp_path}/out.csv'",
+            "install httpfs",
+            "set enable_external_access = true",
+        ):
+            with pytest.raises(duckdb.Error):
+                connection.execute(text)
+
+
+def test_nothing_at_all_makes_empty_tables() -> None:
+    found = dict(compute.compute({}))
+    assert set(found) == set(compute.NAMES)
+    assert all(rows.schema == schema(name) and not len(rows) for name, rows in found.items())
+
+
+@pytest.mark.parametrize("stem", ["demo", "lossy_link"])
+def test_relations_on_spark_are_the_same(spark: Any, stem: str) -> None:
+    from amqpscope.pipelines.relations import on_spark  # noqa: PLC0415
+
+    tables = {name: spark.createDataFrame(rows) for name, rows in sources(stem).items()}
+    before = spark.sql("show tables").count()
+    for name, rows in on_spark.relations(spark, tables):
+        wanted = statistics(stem)[name]
+        assert in_any_order(rows.toArrow().cast(wanted.schema)) == in_any_order(wanted), name
+    assert spark.sql("show tables").count() == before
