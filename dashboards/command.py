@@ -1,8 +1,9 @@
-"""The command `amqpscope report`."""
+"""The commands `amqpscope summary` and `amqpscope report`."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amqpscope.dashboards.tables import Tables
+    from amqpscope.dissector.places import Place
 
 
 class Report:
@@ -68,7 +70,7 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
         yield _of_captures(arguments, folder)
 
 
-def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, int]:
+def _of_captures(arguments: argparse.Namespace, folder: Path, keeps_tables: bool = True) -> tuple[Tables, int]:
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
     from amqpscope.dissector.cli import progress  # noqa: PLC0415
@@ -80,5 +82,96 @@ def _of_captures(arguments: argparse.Namespace, folder: Path) -> tuple[Tables, i
         compile_kernels(sources)
         read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
         reading = Reading(sources, options, read, watch=watch)
-        tables = making.of_captures(reading, folder)
+        tables = making.of_captures(reading, folder, keeps_tables)
     return tables, common.print_warnings(reading, arguments.tz) or status
+
+
+class Summary:
+    """`amqpscope summary CAPTURE...|DIR|STATS`: the first screen."""
+
+    name = "summary"
+    help = "say what is wrong, by whom, and which packets show it"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+    examples = (
+        ("summary trouble.pcap", "the first screen: what is wrong, queues, clients, rates"),
+        ("summary stats --format json", "all findings and the tables behind them, for programs"),
+        ("summary trouble.pcap --fail-on error", "for scripts: status 1 on these"),
+        ("summary trouble.pcap --states", "all rules, also those that cannot be judged from this capture"),
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+
+        what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`"
+        arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
+        parser.add_argument(
+            "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
+        )
+        parser.add_argument(
+            "--rules", metavar="FILE", type=Path, help="further rules for findings, a TOML file like spec/findings.toml"
+        )
+        parser.add_argument("--states", action="store_true", help="list all rules with their state")
+        parser.add_argument(
+            "--fail-on", metavar="CODE|SEVERITY", action="append", default=[], type=_code_or_severity,
+            help="exit with status 1 on findings of this code, or of this severity (error, warning, note) or worse",
+        )  # fmt: skip
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print the first screen.
+
+        Raises:
+            Error: the input cannot be read, or mixes captures and tables; or a rule is wrong.
+            OSError: a folder cannot be read.
+        """
+        import json  # noqa: PLC0415
+        import shutil  # noqa: PLC0415
+
+        from amqpscope.dashboards import first_screen  # noqa: PLC0415
+        from amqpscope.spec import findings  # noqa: PLC0415
+
+        rules = findings.user(arguments.rules) if arguments.rules else None
+        with _analyzed(arguments) as (folder, status):
+            data = first_screen.collect(folder, rules)
+        if arguments.format == "json":
+            print(json.dumps(data))
+        else:
+            width = min(shutil.get_terminal_size((first_screen.WIDTH, 24)).columns, first_screen.WIDEST)
+            print(first_screen.text(data, max(width, 40), arguments.states), end="")
+        return status or int(bool(first_screen.failing(data, arguments.fail_on)))
+
+
+def _code_or_severity(text: str) -> str:
+    from amqpscope.spec import findings  # noqa: PLC0415
+
+    known = {*findings.SEVERITIES, *(rule.code for rule in findings.load())}
+    if text not in known:
+        near = difflib.get_close_matches(text, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentTypeError(f"no such finding: {text!r}{hint} (see `amqpscope summary --states`)")
+    return text
+
+
+@contextmanager
+def _analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
+    """Yield a folder of statistics and the exit status; a temporary one is removed afterwards."""
+    from amqpscope.dashboards import making  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
+    from amqpscope.dissector.places import place  # noqa: PLC0415
+    from amqpscope.pipelines.folder import MissingTablesError  # noqa: PLC0415
+
+    settle()
+    paths = [place(path) for path in arguments.captures]
+    if making.are_tables(paths):
+        common.refuse_for_tables(arguments)
+        with making.of_folders(paths) as tables:
+            if tables.analyzed is None:
+                raise MissingTablesError(f"{paths[0]}: no statistics, and no tables to make them of")
+            yield tables.analyzed, 0
+        return
+    with making.temporary() as folder:
+        tables, status = _of_captures(arguments, folder, keeps_tables=False)
+        assert tables.analyzed is not None
+        yield tables.analyzed, status

@@ -74,8 +74,13 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
         yield Tables(found.dissected, folder)
 
 
-def of_captures(reading: Reading, folder: Path) -> Tables:
+def of_captures(reading: Reading, folder: Path, keeps_tables: bool = True) -> Tables:
     """Return the tables and statistics of captures, which are written to a folder.
+
+    Args:
+        reading: the pass over the captures.
+        folder: where they are written.
+        keeps_tables: whether tables of the dissection are, besides statistics.
 
     Raises:
         CaptureError: a capture cannot be read.
@@ -86,6 +91,9 @@ def of_captures(reading: Reading, folder: Path) -> Tables:
     from amqpscope.pipelines import here  # noqa: PLC0415
 
     tables, statistics = folder / "tables", folder / "statistics"
+    if not keeps_tables:
+        here.analyze_captures(reading, statistics, {})
+        return Tables(None, statistics)
     with Output(str(tables), schemas(reading.options.protocol), compression=QUICK) as dissected:
         here.analyze_captures(reading, statistics, {}, dissected=dissected)
     return Tables(tables, statistics)

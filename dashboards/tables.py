@@ -222,7 +222,7 @@ def locate(paths: Sequence[Place]) -> Tables:
             raise MissingError(f"no such folder: {path}")
         if not path.is_dir():
             raise NotTablesError(f"not a folder of tables: {path} (captures go through `amqpscope dissect` first)")
-        is_dissected = _holds(path, DISSECTED)
+        is_dissected = _holds(path, DISSECTED[1:])
         is_analyzed = _holds(path, ANALYZED)
         if not (is_dissected or is_analyzed):
             raise NotTablesError(f"no tables of `amqpscope dissect` or `analyze` in {path}")
@@ -244,7 +244,7 @@ def _noted(folder: Place) -> Place | None:
     if not isinstance(named, str) or "\0" in named:
         return None
     for candidate in (folder / named, place(named)):  # an absolute path stays as it is
-        if _holds(candidate, DISSECTED):
+        if _holds(candidate, DISSECTED[1:]):
             return candidate
     return None
 

@@ -170,6 +170,11 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
         cut = tuple(each.source.name for each in ready.plan.surveys if 0 < each.snap_length < PACKET)
         tasks = on_spark.Job(str(folder / HIDDEN), ready.compiled, ready.tally, window_ns, cut)
         engine = Engine(ready.compiled, window_ns)
+        engine.captures += [
+            pa.Table.from_batches([rows])
+            for table, rows in rows_of_captures(ready.plan.surveys, ready.plan.known)
+            if table == "captures"
+        ]
         note, then = {**to.note, **ready.times}, partial(relations.of_folder, spark)
         with _output(folder, here.schemas(), note, then=then) as made:
             walked = segments(spark, ready).mapInArrow(partial(analyze_part, tasks, ready.plan.known), WRITTEN)

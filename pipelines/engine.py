@@ -123,6 +123,8 @@ class Engine:
         self._young: list[pa.Table] = []
         self._keyed = Pile("key", ROOM >> 2)
         self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
+        self.captures: list[pa.Table] = []
+        """Rows of `captures`, which are emitted as they are."""
         self.pool = ThreadPoolExecutor(THREADS, "amqpscope-walk")
         self._adder = ThreadPoolExecutor(1, "amqpscope-add")
         self._under_way: list[Future[list[Rows]]] = []
@@ -272,6 +274,8 @@ class Engine:
             for rows in undecided[name]:
                 self._found(name, resolved.resolve(rows, facts))
         self._found("failures", self.failures.table())
+        for rows in self.captures:
+            self._found("captures", rows)
         for name, rows in self.latencies.rows():
             self._found(name, rows)
 

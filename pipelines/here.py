@@ -85,6 +85,7 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     cut, note = snapped(captures), read_note(folder)
     first_kind = least(folder, "messages", "kind")
     engine = Engine(compiled, window_ns, deliveries=first_kind is None or first_kind <= max(DELIVERIES))
+    engine.captures.append(captures)
     readers = ThreadPoolExecutor(THREADS, "amqpscope-read")
 
     def read(chunks: Sequence[Chunk]) -> Iterator[int]:
@@ -197,6 +198,8 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
                 cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
                 for table, batch in rows:
                     reading.rows += batch.num_rows
+                    if table == "captures":
+                        engine.captures.append(pa.Table.from_batches([batch]))
                     prepared.append(workers.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
             while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
                 engine.add(workers.result(prepared.popleft()))

@@ -112,6 +112,7 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
     engine = Engine(compiled, window_ns)
+    engine.captures.append(captures)
     with (
         here.written(output, to.note, partial(relations.of_folder, spark)) as made,
         watched(spark, to.advance) as watch,

@@ -182,6 +182,7 @@ SHARED = frozenset(session_joins.JOINED.values())
 METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "transits": "transit"}
 """Tables with latencies, and the metric that each is."""
 TABLES = (
+    "captures",
     "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
     "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "latency_buckets",
     "latency_summary",

@@ -107,6 +107,12 @@ ANALYZED = {
         exchange string, exchange_type string, routing_key string, arguments string, queue string, from_ts_ns int64,
         to_ts_ns int64
     """,
+    "findings": """
+        code string, severity string, party string, connection_id int64, channel int32, queue string, exchange string,
+        client string, count int64, of int64, at_least bool, first_ts_ns int64, last_ts_ns int64, first_capture string,
+        first_packet int64, last_capture string, last_packet int64, filter string, text string, advice string
+    """,
+    "rules": "code string, state string, reason string",
     "clients": """
         client string, product string, version string, platform string, addresses int64, connections int64,
         publishes int64, confirms int64, nacks int64, returns int64, deliveries int64, settlements int64, gets int64,

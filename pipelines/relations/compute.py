@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,21 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.places import Place
+from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, read_parts
 from amqpscope.pipelines.relations import database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import conform, schema
+from amqpscope.spec.findings import Rule
 
 if TYPE_CHECKING:
     import duckdb
 
 SECOND = 1_000_000_000
+FINDINGS = ("findings", "rules")
+"""Made by rules, of all others."""
 MOST_BUCKETS = 3_600
 """Buckets of time of a subject at most: a second, doubled until there are no more."""
 
 
-NAMES = ("routes", "routed", *texts())
+NAMES = ("routes", "routed", *texts(), *FINDINGS)
 """All relations that are tables of statistics, in the order in which they are computed."""
 
 
@@ -41,8 +45,15 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
         yield from _computed(connection, wanted)
 
 
-def of_folder(folder: Place, wanted: Iterable[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
+def of_folder(
+    folder: Place, wanted: Iterable[str] | None = None, rules: Sequence[Rule] | None = None
+) -> Iterator[tuple[str, pa.Table]]:
     """Yield relations of a folder of statistics, as `compute` does.
+
+    Args:
+        folder: what `analyze` wrote.
+        wanted: names of relations; None: all.
+        rules: of findings; None: ours.
 
     Raises:
         ReadError: a table cannot be read.
@@ -57,12 +68,14 @@ def of_folder(folder: Place, wanted: Iterable[str] | None = None) -> Iterator[tu
             rows = map(decoded, read_parts(folder, name, schema(name).names))
             whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
             connection.register(name, whole)
-        yield from _computed(connection, wanted)
+        yield from _computed(connection, wanted, rules)
 
 
-def _computed(connection: duckdb.DuckDBPyConnection, wanted: Iterable[str] | None) -> Iterator[tuple[str, pa.Table]]:
+def _computed(
+    connection: duckdb.DuckDBPyConnection, wanted: Iterable[str] | None, rules: Sequence[Rule] | None = None
+) -> Iterator[tuple[str, pa.Table]]:
     asked = set(NAMES if wanted is None else wanted)
-    run = needed(asked)
+    run = needed([*texts(), *asked] if asked & {*FINDINGS} else asked)
     reads = {name for each in run for name in tables_of(texts()[each])}
     if (asked | reads) & set(MADE):
         for name, rows in _made(connection).items():
@@ -74,6 +87,8 @@ def _computed(connection: duckdb.DuckDBPyConnection, wanted: Iterable[str] | Non
         connection.register(name, rows)
         if name in asked:
             yield name, rows
+    if asked & {*FINDINGS}:
+        yield from evaluate(lambda text: connection.sql(text).to_arrow_table(), rules).items()
 
 
 def declared(name: str, rows: pa.Table) -> pa.Table:

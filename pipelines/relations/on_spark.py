@@ -12,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN
+from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.reader import read_table
 from amqpscope.pipelines.relations import compute
@@ -40,7 +41,7 @@ def relations(
         for name in SOURCES
     }
     asked = set(NAMES if wanted is None else wanted)
-    run = needed(asked)
+    run = needed([*texts(), *asked] if asked & {*compute.FINDINGS} else asked)
     if (asked | {name for each in run for name in tables_of(texts()[each])}) & set(MADE):
         found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
         for name, table in python_tables(*found).items():
@@ -52,6 +53,9 @@ def relations(
         known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
         if name in asked:
             yield name, known[name]
+    if asked & {*compute.FINDINGS}:
+        for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow()).items():
+            yield name, spark.createDataFrame(table)
 
 
 def _rows(spark: SparkSession, text: str, known: Mapping[str, DataFrame]) -> DataFrame:

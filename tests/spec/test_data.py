@@ -71,6 +71,10 @@ MUST_HAVE = {
     "rates": "ts_ns width_ns grouping publishes confirms deliveries",
     "occupancy": "connection_id channel channel_epoch consumer_tag ts_ns level low high last bound oldest_ns",
     "lifecycles": "connection_id publish_frame_no publish_packet confirm_packet deliver_packet time_in_queue_ns",
+    "findings": "code severity party connection_id channel queue exchange client count of at_least first_packet text",
+    "rules": "code state reason",
+    "refusals": "client exchange routing_key queue publishes refused",
+    "returns": "client exchange routing_key count publishes",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
 PROPERTIES = """

@@ -25,7 +25,7 @@ METHODS = (
     "exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind",
     "queue.declare", "queue.declare-ok", "queue.bind", "queue.unbind", "queue.purge", "queue.delete",
     "basic.qos", "basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok", "basic.recover",
-    "confirm.select", "tx.select", "connection.blocked", "connection.unblocked", "connection.close",
+    "basic.return", "confirm.select", "tx.select", "connection.blocked", "connection.unblocked", "connection.close",
 )  # fmt: skip
 """Methods that have a row."""
 _LEADING = (

@@ -1,0 +1,315 @@
+"""The first screen: what is wrong, by whom, where to look; as text for a terminal, and as data for programs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amqpscope.dissector.formatting import clean
+from amqpscope.dissector.places import Place, readable
+from amqpscope.pipelines.findings import NOT_MEASURABLE, duration, size
+from amqpscope.pipelines.folder import parts
+from amqpscope.pipelines.relations import compute
+from amqpscope.spec.findings import SEVERITIES, Rule, load
+
+Row = dict[str, Any]
+WIDTH = 80
+"""Columns of a terminal that has no size."""
+WIDEST = 120
+MOST_COLUMNS = 72
+"""Below this width the table of queues has no columns for refusals."""
+MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS = 12, 8, 6
+"""Lines of each list; what is left out is counted."""
+TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "confirms")
+NANO = 10**9
+
+
+def collect(folder: Place, rules: Sequence[Rule] | None = None) -> dict[str, Any]:
+    """Return what the first screen shows, as `--format json` prints it.
+
+    Args:
+        folder: what `analyze` wrote; relations that it lacks are computed.
+        rules: of findings, instead of those that it has; None: those.
+
+    Raises:
+        ReadError: a table cannot be read.
+        RuleError: a rule is wrong.
+    """
+    lacking = [name for name in TABLES if name in compute.NAMES and (rules or not parts(folder, name))]
+    made = dict(compute.of_folder(folder, lacking, [*load(), *rules] if rules else None)) if lacking else {}
+
+    def rows(name: str, columns: list[str] | None = None) -> list[Row]:
+        if name in made:
+            found: list[Row] = made[name].to_pylist()
+            return found
+        tables = [pq.read_table(readable(path), columns=columns) for path in parts(folder, name)]
+        return pa.concat_tables(tables).to_pylist() if tables else []
+
+    captures, endpoints, findings = rows("captures"), rows("endpoints"), rows("findings")
+    everything = [row for row in rows("rates") if row["grouping"] == "all"]
+    first = min((row["first_ts_ns"] for row in captures or endpoints if row["first_ts_ns"] is not None), default=None)
+    last = max((row["last_ts_ns"] for row in captures or endpoints if row["last_ts_ns"] is not None), default=None)
+    unreadable = [row for row in findings if row["party"] == "capture" and row["severity"] != SEVERITIES[-1]]
+    queues = sorted(rows("queues"), key=_weight, reverse=True)
+    return {
+        "captures": [row["capture"] for row in captures],
+        "first_ts_ns": first,
+        "last_ts_ns": last,
+        "packets": sum(row["packets"] or 0 for row in captures),
+        "lost_bytes": sum(row["lost_bytes"] or 0 for row in endpoints),
+        "brokers": _brokers(endpoints),
+        "connections": len(endpoints),
+        "came_up": sum(row["handshake_stage"] in ("open-ok", "ready") for row in endpoints),
+        "publishes": sum(row["publishes"] for row in everything),
+        "deliveries": sum(row["deliveries"] for row in everything),
+        "not_readable": unreadable,
+        "findings": [row for row in findings if row not in unreadable],
+        "network": {
+            "rtt_ns": sorted(row["rtt_ns"] for row in endpoints if row["rtt_ns"] is not None),
+            "retransmitted_bytes": sum(row["retransmitted_bytes"] or 0 for row in endpoints),
+        },
+        "queues": queues,
+        "clients": sorted(
+            rows("clients"), key=lambda row: (-row["publishes"] - row["deliveries"], row["client"] or "")
+        ),
+        "topology": rows("topology"),
+        "rates": sorted(everything, key=lambda row: row["ts_ns"]),
+        "rules": rows("rules"),
+    }
+
+
+def _weight(row: Row) -> tuple[int, int, int]:
+    return (row["outs"] + (row["ins"] or 0) + row["nacked"], row["consumers"], row["polls"])
+
+
+def _brokers(endpoints: Sequence[Row]) -> list[str]:
+    named = dict.fromkeys(
+        f"{row['server_product'] or 'broker'} {row['server_version'] or ''}".strip() + f" at {row['server']}"
+        for row in endpoints
+    )
+    return list(named)
+
+
+def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False) -> str:
+    """Return the first screen as text.
+
+    Args:
+        data: what `collect` returned.
+        width: columns.
+        states: whether to list all rules with their states.
+    """
+    blocks = [_head(data, width), _unreadable(data, width), _wrong(data, width)]
+    if data["findings"] or not data["not_readable"]:
+        blocks += [_queues(data["queues"], width), _clients(data, width), _rates(data, width)]
+    if states:
+        blocks.append(
+            "\n".join(f"{row['code']:22} {row['state']:15} {row['reason'] or ''}".rstrip() for row in data["rules"])
+        )
+    blocks.append(_more(data))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _head(data: Mapping[str, Any], width: int) -> str:
+    names = [clean(name) for name in data["captures"]]
+    name = names[0] if len(names) == 1 else f"{len(names)} captures" if names else "no captures"
+    first, last = data["first_ts_ns"], data["last_ts_ns"]
+    lost = f"{size(data['lost_bytes'])} missing" if data["lost_bytes"] else "no gaps"
+    if first is None or last is None:
+        return f"{name}: no packets"
+    head = f"{name}  {_day(first)} to {_clock(last)} UTC, {duration(last - first)}, {data['packets']:,} packets, {lost}"
+    span = max((last - first) / NANO, 1e-9)
+    up, total = data["came_up"], data["connections"]
+    came = "all came up" if up == total else f"{up} came up"
+    clients = len(data["clients"])
+    counted = f"{clients:,} client{'s' * (clients != 1)}, {total:,} connection{'s' * (total != 1)}, {came}"
+    brokers = "; ".join(map(clean, data["brokers"][:3])) + (
+        f" and {len(data['brokers']) - 3} more" * (len(data["brokers"]) > 3)
+    )
+    rates = f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s"
+    line = f"{brokers or 'no broker'}; {counted}; {rates}" if total else "no connection of a known protocol"
+    return "\n".join([*textwrap.wrap(head, width), *textwrap.wrap(line, width)])
+
+
+def _unreadable(data: Mapping[str, Any], width: int) -> str:
+    lines = []
+    for row in data["not_readable"]:
+        lines += textwrap.wrap(
+            f"NOT READABLE  {clean(row['text'])} {clean(row['advice'])}", width, subsequent_indent=" " * 14
+        )
+    return "\n".join(lines)
+
+
+def _wrong(data: Mapping[str, Any], width: int) -> str:
+    findings = data["findings"]
+    worse = [row for row in findings if row["severity"] != SEVERITIES[-1]]
+    notes = [row for row in findings if row["severity"] == SEVERITIES[-1]]
+    lines = ["WHAT IS WRONG"] if worse else []
+    for number, row in enumerate(worse[:MOST_FINDINGS], 1):
+        head = f"{number:<2}{row['party'].upper():8} "
+        body = clean(row["text"]) + _packets(row)
+        lines += textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
+    if len(worse) > MOST_FINDINGS:
+        lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
+    if not worse and not data["not_readable"]:
+        lines.append(_calm(data))
+    for row in notes:
+        lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")
+    network = data["network"]
+    if data["connections"] and not any(row["party"] == "network" for row in worse) and network["rtt_ns"]:
+        least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
+        again = size(network["retransmitted_bytes"])
+        said = f"- network: no sign (round trips {least} to {most}, {again} sent again)"
+        lines += textwrap.wrap(said, width, subsequent_indent="  ")
+    return "\n".join(lines)
+
+
+def _calm(data: Mapping[str, Any]) -> str:
+    """Return what to say when nothing fires: never more than what was judged."""
+    open_ones = [row for row in data["rules"] if row["state"] == NOT_MEASURABLE]
+    judged = sum(row["state"] == "clear" for row in data["rules"])
+    if not data["connections"]:
+        return "Nothing to judge: no connection was decoded."
+    said = f"None of {judged} rules found anything wrong in what was read."
+    if open_ones:
+        said += f" {len(open_ones)} could not be judged: {open_ones[0]['reason']} (--states)."
+    return said
+
+
+def _packets(row: Row) -> str:
+    first, last = row["first_packet"], row["last_packet"]
+    if first is None:
+        return ""
+    return f"  packet {first}" if last in (None, first) else f"  packets {first}-{last}"
+
+
+def _queues(queues: Sequence[Row], width: int) -> str:
+    busy = [row for row in queues if row["outs"] or row["ins"] or row["nacked"] or row["consumers"]]
+    rest = len(queues) - len(busy[:MOST_QUEUES])
+    if not busy:
+        return ""
+    rows = [["QUEUE", "IN", "OUT", "LEFT", "WAIT p50/max", "CONSUMER (prefetch)", "NACKED", "REJECTED"]]
+    for row in busy[:MOST_QUEUES]:
+        wait = (
+            f"{duration(row['wait_p50_ns'])} / {duration(row['wait_max_ns'])}"
+            if row["wait_p50_ns"] is not None
+            else "?"
+        )
+        rows.append([
+            clean(row["queue"]), _number(row["ins"]), _number(row["outs"]), _signed(row["left_over"]),
+            wait if row["waits"] or row["outs"] else "-", _readers(row), _number(row["nacked"] or None, "-"),
+            _number(row["rejected"] or None, "-"),
+        ])  # fmt: skip
+    shown = 8 if width >= MOST_COLUMNS else 6
+    lines = _columns([row[:shown] for row in rows], "lrrrllrr"[:shown], width)
+    if rest:
+        lines.append(f"and {rest:,} more queues")
+    return "\n".join(lines)
+
+
+def _readers(row: Row) -> str:
+    if row["consumers"] == 1:
+        limit = "?" if row["prefetch"] is None else "no limit" if row["prefetch"] == 0 else str(row["prefetch"])
+        return f"{clean(row['consumer_tag'])} ({limit})"
+    if row["consumers"]:
+        return f"{row['consumers']} consumers"
+    return "basic.get" if row["gets"] else "none"
+
+
+def _clients(data: Mapping[str, Any], width: int) -> str:
+    edges = [row for row in data["topology"] if row["edge"] == "publish"]
+    first, last = data["first_ts_ns"], data["last_ts_ns"]
+    span = max(((last or 0) - (first or 0)) / NANO, 1e-9)
+    rows = [["CLIENT", "PUBLISHES TO", "per s"]]
+    publishing = [row for row in data["clients"] if row["publishes"]]
+    for row in publishing[:MOST_CLIENTS]:
+        places: dict[str, int] = {}
+        for edge in edges:
+            if (edge["client"], edge["server"]) == (row["client"], row["server"]):
+                name = edge["exchange"] or f"queue {edge['routing_key']}"
+                places[name] = places.get(name, 0) + edge["messages"]
+        most = sorted(places.items(), key=lambda each: -each[1])
+        where = ", ".join(f"{clean(name)} {count:,}" for name, count in most[:3])
+        where += f" and {len(most) - 3} more" if len(most) > 3 else ""
+        rows.append([clean(row["client"]), where, f"{row['publishes'] / span:.0f}"])
+    if len(rows) == 1:
+        return ""
+    lines = _columns(rows, "llr", width)
+    if len(publishing) > MOST_CLIENTS:
+        lines.append(f"and {len(publishing) - MOST_CLIENTS:,} more clients that publish")
+    return "\n".join(lines)
+
+
+def _rates(data: Mapping[str, Any], width: int) -> str:
+    """Return publishes and deliveries over time, in as many buckets as fit."""
+    rates = data["rates"]
+    if not rates or not (data["publishes"] or data["deliveries"]):
+        return ""
+    first, step = rates[0]["ts_ns"], rates[0]["width_ns"]
+    count = (rates[-1]["ts_ns"] - first) // step + 1
+    most = max((width - 6) // 6, 1)
+    together = -(-count // most)
+    lines = []
+    for name, column in (("pub/s", "publishes"), ("out/s", "deliveries")):
+        sums = [0] * (-(-count // together))
+        for row in rates:
+            sums[(row["ts_ns"] - first) // step // together] += row[column]
+        lines.append(f"{name} " + " ".join(f"{each * NANO / (step * together):5.0f}" for each in sums))
+    return "\n".join(lines)
+
+
+def _more(data: Mapping[str, Any]) -> str:
+    names = [clean(name) for name in data["captures"][:1]] or ["CAPTURE"]
+    return f"more: --format json | amqpscope handshakes {names[0]} | amqpscope report {names[0]} -o page.html"
+
+
+def failing(data: Mapping[str, Any], wanted: Iterable[str]) -> list[Row]:
+    """Return the findings that `--fail-on` asks for: codes, or severities and what is worse."""
+    found = []
+    for each in wanted:
+        worst = SEVERITIES[: SEVERITIES.index(each) + 1] if each in SEVERITIES else ()
+        found += [
+            row for row in [*data["findings"], *data["not_readable"]] if row["code"] == each or row["severity"] in worst
+        ]
+    return found
+
+
+def _columns(rows: Sequence[Sequence[str]], sides: str, width: int) -> list[str]:
+    """Return rows in columns; the widest texts are cut where a line is too long."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(sides))]
+    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 4:
+        widths[widths.index(max(widths))] -= 1
+    lines = []
+    for row in rows:
+        cells = [_cut(each, room) for each, room in zip(row, widths, strict=True)]
+        made = [c.ljust(w) if s == "l" else c.rjust(w) for c, w, s in zip(cells, widths, sides, strict=True)]
+        lines.append("  ".join(made).rstrip())
+    return lines
+
+
+def _cut(value: str, room: int) -> str:
+    return value if len(value) <= room else value[: room - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _number(value: int | None, missing: str = "?") -> str:
+    return missing if value is None else f"{value:,}"
+
+
+def _signed(value: int | None) -> str:
+    return "?" if value is None else f"{value:+,}" if value else "0"
+
+
+def _day(ts_ns: int) -> str:
+    return f"{_moment(ts_ns):%Y-%m-%d %H:%M:%S}"
+
+
+def _clock(ts_ns: int) -> str:
+    return f"{_moment(ts_ns):%H:%M:%S}"
+
+
+def _moment(ts_ns: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ts_ns // NANO, dt.UTC)

@@ -1,0 +1,194 @@
+"""Findings: rules (spec/findings.toml) evaluated over statistics and relations, and the state of each rule.
+
+A rule fires, is clear, is not applicable, or cannot be judged from this capture: silence is never praise. Where
+connections cannot be read (encrypted, one direction), no rule is clear; where bytes are missing, those are not whose
+events may lie in a gap.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from amqpscope.pipelines.walks.walk import conform, schema
+from amqpscope.spec import handshakes
+from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
+
+Select = Callable[[str], pa.Table]
+"""Runs a select over statistics and relations."""
+
+FIRES, CLEAR, NOT_APPLICABLE, NOT_MEASURABLE = "fires", "clear", "not-applicable", "not-measurable"
+_RANK = (FIRES, NOT_MEASURABLE, CLEAR, NOT_APPLICABLE)
+"""Of several rules with one code, the first of these is the state."""
+MOST_ALIKE = 100
+"""Findings of one rule at most; the rest is counted in its state."""
+_LONGEST = 300
+"""Characters of a value in a text: names come from the wire."""
+
+
+def evaluate(select: Select, rules: Sequence[Rule] | None = None) -> dict[str, pa.Table]:
+    """Return the tables `findings` and `rules`.
+
+    Args:
+        select: runs SQL over statistics and relations.
+        rules: to evaluate; None: ours.
+
+    Raises:
+        RuleError: the SQL of a rule is wrong; one line with its code and what is wrong.
+    """
+    rules = load() if rules is None else rules
+    blind, lossy = _blindness(select)
+    found: list[tuple[Any, dict[str, Any]]] = []
+    states: dict[str, dict[str, Any]] = {}
+    reason: str | None
+    for place, rule in enumerate(rules):
+        rows = _run(select, rule, rule.sql)
+        rows = [row for row in rows if row.get("count")]
+        if rows:
+            rows.sort(
+                key=lambda row: (-(row.get("cost_ns") or 0), -row["count"], row.get("first_ts_ns") or 0, str(row))
+            )
+            found += [(_order(rule, place), _finding(rule, row)) for row in rows[:MOST_ALIKE]]
+            more = len(rows) - MOST_ALIKE
+            state, reason = FIRES, f"{more} more" if more > 0 else None
+        elif rule.applies and not _run(select, rule, f"{rule.applies} limit 1"):
+            reason = blind if rule.party != "capture" else None
+            state = NOT_MEASURABLE if reason else NOT_APPLICABLE
+            reason = reason or "nothing of this kind in the capture"
+        else:
+            reason = None if rule.party == "capture" else blind or (lossy if rule.complete else None)
+            state = NOT_MEASURABLE if reason else CLEAR
+        known = states.get(rule.code)
+        if known is None or _RANK.index(state) < _RANK.index(known["state"]):
+            states[rule.code] = {"code": rule.code, "state": state, "reason": reason}
+    found.sort(key=lambda each: each[0])
+    return {"findings": _table("findings", [row for _, row in found]), "rules": _table("rules", list(states.values()))}
+
+
+def _blindness(select: Select) -> tuple[str | None, str | None]:
+    """Return why nothing can be said to be fine, and why what may lie in gaps cannot; None where it can."""
+    row: dict[str, Any] = select(
+        "select count(*) as connections, "
+        "count(*) filter (where (tls_version is not null or protocol = 'tls') and not coalesce(tls_decrypted, false)) "
+        "as encrypted, count(*) filter (where handshake_outcome = 'one-direction') as one_way, "
+        "count(*) filter (where coalesce(frames, 0) = 0) as empty, "
+        "cast(coalesce(sum(lost_bytes), 0) + coalesce(sum(skipped_bytes), 0) as bigint) as lost from endpoints"
+    ).to_pylist()[0]
+    total, lost = int(row["connections"]), int(row["lost"])
+    blind: str | None = None
+    if not total:
+        blind = "no connection was captured"
+    elif row["encrypted"]:
+        blind = f"{row['encrypted']} of {total} connections are encrypted"
+    elif row["one_way"]:
+        blind = f"{row['one_way']} of {total} connections have one direction only"
+    elif row["empty"] == total:
+        blind = "no frame was decoded"
+    return blind, f"{lost:,} bytes are missing" if lost else None
+
+
+def _run(select: Select, rule: Rule, text: str) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = select(text).to_pylist()
+    except Exception as error:  # each engine has errors of its own
+        reason = str(error).strip().splitlines()[0]
+        raise RuleError(f"rule {rule.code}: {reason}") from error
+    return rows
+
+
+def _order(rule: Rule, place: int) -> tuple[Any, ...]:
+    """Return what findings are sorted by: the capture's own first, then those that are no notes, as rules stand."""
+    return (rule.party != "capture" or rule.severity == SEVERITIES[-1], rule.severity == SEVERITIES[-1], place)
+
+
+def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = schema("findings").names
+    made = {name: row.get(name) for name in wanted}
+    made |= {"code": rule.code, "severity": rule.severity, "party": rule.party, "at_least": bool(row.get("uncertain"))}
+    made["last_packet"] = row.get("last_packet")
+    made["text"], made["advice"] = filled(rule.text, row), filled(rule.advice, row)
+    if row.get("uncertain"):
+        made["text"] = f"{made['text']}; {row['uncertain']:,} more unknown"
+    packets = [each for each in (row.get("first_packet"), row.get("last_packet")) if each is not None]
+    if packets and row.get("first_capture") == row.get("last_capture", row.get("first_capture")):
+        first, last = packets[0], packets[-1]
+        made["filter"] = f"frame.number == {first}" if first == last else f"frame.number in {{{first}..{last}}}"
+    return made
+
+
+def filled(text: str, row: Mapping[str, Any]) -> str:
+    """Return a text with the values of a row in the place of {name} and {name:shown}."""
+    parts: list[str] = []
+    at, is_one = 0, False
+    for found in PLACE.finditer(text):
+        value = row.get(found[1])
+        made = remedy(str(value), row) if found[2] == "remedy" else shown(value, found[2])
+        parts += [_agreeing(text[at : found.start()], is_one), made]
+        if found[2] == "count":
+            is_one = row.get(found[1]) == 1
+        at = found.end()
+    return "".join([*parts, _agreeing(text[at:], is_one)])
+
+
+def _agreeing(text: str, is_one: bool) -> str:
+    """Return the words behind a number: `connection(s)` in the singular or plural."""
+    return text.replace("(s)", "" if is_one else "s")
+
+
+def shown(value: Any, how: str | None) -> str:
+    """Return a value as people read it."""
+    if value is None:
+        return "an unknown number of" if how == "count" else "unknown"
+    if how == "duration":
+        return duration(int(value))
+    if how == "time":
+        seconds, ns = divmod(int(value), 10**9)
+        at = dt.datetime.fromtimestamp(seconds, dt.UTC)
+        return f"{at:%H:%M:%S}.{ns // 10**6:03}"
+    if how == "count":
+        return f"{int(value):,}"
+    if how == "percent":
+        return f"{100 * float(value):.0f} %"
+    if how == "bytes":
+        return size(int(value))
+    if how == "per_second":
+        return f"{float(value):.{0 if value >= 10 else 1}f}/s"
+    return str(value)[:_LONGEST]
+
+
+def remedy(verdict: str, row: Mapping[str, Any]) -> str:
+    """Return what to do about a verdict on a connection; where its text names a fact that is not in the row, where."""
+    cause = handshakes.load().causes.get(verdict)
+    text = cause.remedy if cause else ""
+    facts = set(PLACE.findall(text))
+    if not text or any(row.get(name) is None for name, _ in facts):
+        return f"See amqpscope handshakes: it says what to do about {verdict}."
+    return PLACE.sub(lambda found: shown(row[found[1]], None), text)
+
+
+def duration(ns: int) -> str:
+    """Return a duration with three digits and its unit: 1.94 s, 139 ms, 12 min 5 s."""
+    if abs(ns) >= 120 * 10**9:
+        minutes, seconds = divmod(ns // 10**9, 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+    for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us")):
+        if abs(ns) >= unit:
+            return f"{float(f'{ns / unit:.3g}'):g} {name}"
+    return f"{ns} ns"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with its unit: 4.3 kB."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
+
+
+def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    declared = schema(name)
+    return conform(name, {f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in declared}, len(rows))

@@ -1,0 +1,123 @@
+"""Load the rules of findings (findings.toml, or a user's)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amqpscope.errors import Error
+from amqpscope.spec import documents
+
+SEVERITIES = ("error", "warning", "note")
+PARTIES = ("broker", "client", "network", "capture")
+PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
+"""A value in a text: its name, and how it is shown."""
+SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "remedy")
+
+
+class RuleError(Error, ValueError):
+    """A rule is wrong; the message is one line with its name and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: what it selects, and what is said of each row.
+
+    Attributes:
+        code: such as `con-slow`.
+        severity: one of SEVERITIES.
+        party: who can mend it, one of PARTIES.
+        source: SQL after `from`.
+        where: SQL condition.
+        group: SQL expressions that make one thing of many rows; None: each row is one thing.
+        having: SQL condition on groups; empty for none.
+        values: SQL expressions by the names that texts use; those of columns of `findings` fill these.
+        text: what happens, with {name} for values.
+        advice: what to do.
+        applies: SQL that selects rows where the rule can say anything; empty: always.
+        complete: whether its silence proves nothing where bytes are missing.
+    """
+
+    code: str
+    severity: str
+    party: str
+    source: str
+    where: str
+    text: str
+    advice: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    group: tuple[str, ...] | None = None
+    having: str = ""
+    applies: str = ""
+    complete: bool = False
+
+    @property
+    def sql(self) -> str:
+        """The select that makes its rows, one for each finding."""
+        columns = ", ".join(f"{expression} as {name}" for name, expression in self.values.items())
+        parts = [f"select {columns} from {self.source} where {self.where}"]  # noqa: S608 - a rule is SQL
+        if self.group:
+            parts.append(f"group by {', '.join(self.group)}")
+        if self.having:
+            parts.append(f"having {self.having}")
+        return " ".join(parts)
+
+
+@documents.caching
+def load() -> tuple[Rule, ...]:
+    """Load our rules, in the order in which findings of one severity stand."""
+    return _rules(documents.read(documents.FOLDER / "findings.toml"), "findings.toml")
+
+
+def user(path: Path) -> tuple[Rule, ...]:
+    """Load a user's rules.
+
+    Raises:
+        RuleError: the file cannot be read, or a rule in it is wrong.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RuleError(f"{path}: cannot read: {error}") from error
+    return _rules(document, str(path))
+
+
+def _rules(document: Mapping[str, Any], name: str) -> tuple[Rule, ...]:
+    found = document.get("rule")
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise RuleError(f"{name}: no [[rule]] in it")
+    return tuple(_rule(each, name) for each in found)
+
+
+def _rule(entry: Mapping[str, Any], name: str) -> Rule:
+    code = entry.get("code")
+    where = f"{name}: rule {code}"
+    if not isinstance(code, str) or not re.fullmatch(r"[a-z][a-z0-9-]{1,40}", code):
+        raise RuleError(f"{name}: a rule has no code of lower-case letters, digits and hyphens")
+    for key, allowed in (("severity", SEVERITIES), ("party", PARTIES)):
+        if entry.get(key) not in allowed:
+            raise RuleError(f"{where}: {key} is not one of {', '.join(allowed)}")
+    texts, values = entry.get("texts", {}), entry.get("values", {})
+    if not isinstance(texts, dict) or not isinstance(texts.get("text"), str):
+        raise RuleError(f"{where}: no text")
+    if not isinstance(values, dict) or "count" not in values:
+        raise RuleError(f"{where}: values have no count")
+    for text in texts.values():
+        for value, shown in PLACE.findall(text):
+            if value not in values:
+                raise RuleError(f"{where}: its text names {{{value}}}, which is not among its values")
+            if shown and shown not in SHOWN:
+                raise RuleError(f"{where}: {{{value}:{shown}}} is none of {', '.join(SHOWN)}")
+    for key in ("from", "where"):
+        if not isinstance(entry.get(key), str):
+            raise RuleError(f"{where}: no {key}")
+    group = entry.get("group")
+    return Rule(
+        code, entry["severity"], entry["party"], entry["from"], entry["where"], texts["text"], texts.get("advice", ""),
+        dict(values), None if group is None else tuple(group), entry.get("having", ""), entry.get("applies", ""),
+        bool(entry.get("complete", False)),
+    )  # fmt: skip
