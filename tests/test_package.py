@@ -4,8 +4,10 @@ import importlib
 import json
 import pickle
 import pkgutil
+import shutil
 import subprocess
 import sys
+import zipfile
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -58,11 +60,32 @@ def test_tests_import_by_that_name_too() -> None:
     assert not [name for name in sys.modules if name.split(".")[0] in PACKAGES]
 
 
-def test_a_wheel_is_built_where_an_editable_installation_is_hidden() -> None:
-    """As pip hides it: `make wheel` follows the installation of the checkout."""
-    hidden = "import sys; sys.path[:] = [p for p in sys.path if not (Path(p) / 'amqpscope').exists()]"
-    code = f"from pathlib import Path; {hidden}; sys.path.insert(0, 'tools'); import backend as b"
-    assert python(f"{code}; print(b.compiler().__module__)") == "tools.kernels"
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_wheel_has_the_compiled_kernels_of_a_folder_or_none(is_compiled: bool, tmp_path: Path) -> None:
+    """`pip install .` compiles nothing; `make wheel` compiles, and names the folder."""
+    libraries, made, source = tmp_path / "compiled", tmp_path / "made", tmp_path / "source"
+    libraries.mkdir()
+    (libraries / "generic.so").write_bytes(b"code")
+    names = ("tools", "src", *PACKAGES, "docs/amqpscope.1", "pyproject.toml", "README.md", "LICENSE")
+    for name in names:  # the build writes beside its source
+        into = source / name
+        into.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, into, symlinks=True, ignore=left_out)
+        else:
+            shutil.copy(ROOT / name, into)
+    settings = {"compiled": str(libraries)} if is_compiled else None
+    code = (
+        f"import sys; sys.path.insert(0, 'tools'); import backend as b; print(b.build_wheel({str(made)!r}, {settings}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True, text=True)
+    name = done.stdout.split()[-1]
+    with zipfile.ZipFile(made / name) as wheel:
+        code_in = [each for each in wheel.namelist() if each.endswith(".so")]
+    assert code_in == (["amqpscope/dissector/kernels/compiled/generic.so"] if is_compiled else [])
+    assert name.endswith("-py3-none-any.whl") is not is_compiled
+    assert not (source / "dissector" / "kernels" / "compiled").exists()
 
 
 def test_links_are_relative() -> None:
