@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import amqpscope
@@ -169,9 +171,29 @@ def test_frames_of_several_captures_within_a_time(capsys: pytest.CaptureFixture[
     found = list(amqpscope.frames(paths))
     assert len(found) == sum(len(list(amqpscope.frames(path))) for path in paths)
     middle = sorted(frame["ts_ns"] for frame in found)[len(found) // 2]
-    before, after = list(amqpscope.frames(paths, to_ns=middle)), list(amqpscope.frames(paths, from_ns=middle))
+    before, after = list(amqpscope.frames(paths, to=middle)), list(amqpscope.frames(paths, from_=middle))
     assert 0 < len(before) < len(found)
     assert len(before) + len(after) == len(found)
+
+
+def test_times_are_datetimes_with_a_zone_too() -> None:
+    first, *_, last = amqpscope.frames(CAPTURE)
+    when = datetime.fromtimestamp(last["ts_ns"] // 1000 / 1e6, UTC)
+    for zone in (UTC, timezone(timedelta(hours=5))):
+        found = list(amqpscope.frames(CAPTURE, from_=when.astimezone(zone)))
+        assert {frame["frame_no"] for frame in found} <= {f["frame_no"] for f in amqpscope.frames(CAPTURE)}
+        assert len(found) > 0 and all(frame["ts_ns"] >= last["ts_ns"] // 1000 * 1000 for frame in found)
+    with pytest.raises(amqpscope.Error, match="from_ has no time zone"):
+        amqpscope.read(CAPTURE, from_=when.replace(tzinfo=None))
+    with pytest.raises(amqpscope.Error, match="to is not after from_"):
+        amqpscope.dissect(CAPTURE, "never", from_=last["ts_ns"], to=first["ts_ns"])
+
+
+def test_dissect_writes_the_tables_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "dissect", CAPTURE, "-o", tmp_path / "command")
+    assert amqpscope.dissect(CAPTURE, tmp_path / "python") == tmp_path / "python"
+    written = [pq.read_table(tmp_path / name / "messages") for name in ("command", "python")]
+    assert written[0].num_rows and written[0].equals(written[1])
 
 
 def test_frames_come_one_by_one() -> None:
@@ -218,7 +240,9 @@ def test_what_is_missing_is_also_not_found(tmp_path: Path) -> None:
         lambda: amqpscope.frames([path, CAPTURE]),
         lambda: amqpscope.frames(str(tmp_path / "*.pcap")),
         lambda: next(amqpscope.frames(CAPTURES / "demo.pcap", keylog=path)),
-        amqpscope.read(path)["messages"].read_all,
+        lambda: amqpscope.read(path),
+        lambda: amqpscope.frames(path),
+        partial(amqpscope.dissect, path, tmp_path / "tables"),
         partial(amqpscope.spec.load_xml, path),
     ):
         with pytest.raises(amqpscope.Error, match=r"no such file|no file matches|No such file") as caught:
@@ -250,7 +274,10 @@ def test_other_errors_are_not_about_missing_files(tmp_path: Path) -> None:
 
 
 def test_errors_of_a_reader_come_through_arrow(tmp_path: Path) -> None:
-    reader = amqpscope.read(tmp_path / "none.pcap")["connections"]
+    path = tmp_path / "soon-gone.pcap"
+    path.write_bytes(CAPTURE.read_bytes())
+    reader = amqpscope.read(path)["connections"]
+    path.unlink()
     assert isinstance(reader, pa.RecordBatchReader)
     with pytest.raises(FileNotFoundError):
         reader.read_next_batch()

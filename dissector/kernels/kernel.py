@@ -39,7 +39,6 @@ from amqpscope.dissector.kernels.declared import (
     interpreted,
     is_declaration,
     is_kernel,
-    is_outlined,
     is_proven,
     kernel,
     proven,
@@ -57,7 +56,7 @@ _count = 0
 """Kernels that were compiled in this process."""
 _compiling = RLock()
 
-FORMAT = 3
+FORMAT = 4
 """Raised by one when kernels are compiled, called or cached in another way: this invalidates the cache."""
 
 C_ORDER, F_ORDER = 0x1, 0x2
@@ -265,7 +264,6 @@ def _digest(function: Callable[..., Any]) -> str:
                 FORMAT,
                 FLAGS,
                 is_proven(function),
-                is_outlined(function),
                 code.co_code,
                 code.co_consts,
                 code.co_varnames,
