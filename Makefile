@@ -9,7 +9,7 @@ KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-interpreted test-spark test-compiled test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-interpreted test-spark test-compiled test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,6 +82,9 @@ reference: $(BIN)/.ready  ## write docs/reference.md, the manual page and the sc
 docs: $(BIN)/.ready  ## build the documentation site in build/site, and fail on dead links
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+readme: $(BIN)/.ready  ## run the commands of README as they are written
+	$(BIN)/python -m tools.readme
 
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"

@@ -129,7 +129,12 @@ def dissect(
     origin.check(folder, captures, replace)
     target = Target(str(folder), form, compression)
     with Jobs(jobs, target) as others:
-        write(Reading(sources, options, make=others.make), others, target, origin.note(named, options, captures))
+        write(
+            Reading(sources, options, make=others.make),
+            others,
+            target,
+            origin.note(named, (options.from_ns, options.to_ns), captures),
+        )
     return folder
 
 

@@ -97,7 +97,7 @@ def analyze(
     if output is not None:
         made_from = origin.of_captures(reading.sources)
         origin.check(place(output), made_from, replace)
-        note = origin.note(named, options, made_from)
+        note = origin.note(named, (options.from_ns, options.to_ns), made_from)
         here.analyze_captures(reading, place(output), note, window_ns)
         return place(output)
     engine = here.gather(reading, window_ns)

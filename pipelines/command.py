@@ -106,7 +106,7 @@ class Analyze:
         sources, options, status = common.sources(arguments)
         made_from = origin.of_captures(sources)
         origin.check(arguments.output, made_from, arguments.replace)
-        note = origin.note(arguments.captures, options, made_from)
+        note = origin.note(arguments.captures, (options.from_ns, options.to_ns), made_from)
         with progress.shown() as advance, common.watch(sources) as watch:
             compile_kernels(sources)
             read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))

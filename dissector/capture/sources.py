@@ -82,7 +82,8 @@ def look_for(sources: Iterable[Source]) -> None:
             except (OSError, ValueError):  # reported when it is opened
                 continue
             if not there:
-                raise MissingCaptureError(f"{source.given}: no such file or directory")
+                what = "no such file or directory" if isinstance(places.place(source.path), Path) else "no such file"
+                raise MissingCaptureError(f"{source.given}: {what}")
 
 
 def named(paths: Iterable[str | os.PathLike[str]], timed: bool = False) -> list[Source]:

@@ -81,7 +81,7 @@ class Dissect:
             raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")
         made_from = origin.of_captures(sources)
         origin.check(place(arguments.output), made_from, arguments.replace)
-        note = origin.note(arguments.captures, options, made_from)
+        note = origin.note(arguments.captures, (options.from_ns, options.to_ns), made_from)
         target = Target(arguments.output, arguments.format, arguments.compression)
 
         def so_far() -> tuple[int, int]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector import places
 from amqpscope.dissector.capture.sources import Source
-from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.places import Place
 from amqpscope.dissector.tables.output import NOTE, OutputError
+from amqpscope.errors import reason
 
 END = 1 << 16
 """Bytes of each end of a capture that are compared."""
@@ -66,16 +66,15 @@ def marks(captures: Iterable[Known]) -> list[Mark | None]:
     return [each.mark for each in captures]
 
 
-def note(named: Iterable[object], options: Options, captures: Iterable[Known]) -> dict[str, object]:
+def note(named: Iterable[object], times: tuple[int | None, int | None], captures: Iterable[Known]) -> dict[str, object]:
     """Return the note of an output that is made of captures.
 
     Args:
         named: what the user named.
-        options: of the dissection.
+        times: between which rows are wanted (ns).
         captures: what `of_captures` returned.
     """
-    times = {"from_ns": options.from_ns, "to_ns": options.to_ns}
-    return {"captures": list(map(str, named)), **times, MADE_FROM: marks(captures)}
+    return {"captures": list(map(str, named)), "from_ns": times[0], "to_ns": times[1], MADE_FROM: marks(captures)}
 
 
 def are_known(earlier: Sequence[Mark | None], captures: Sequence[Known]) -> bool:
@@ -92,10 +91,13 @@ def check(folder: Place, captures: Sequence[Known], replace: bool = False) -> No
         replace: whether tables of other captures may be replaced.
 
     Raises:
-        OutputError: the folder holds tables of other captures.
-        StoreError: an object store refuses.
+        OutputError: the folder holds tables of other captures, or cannot be seen.
     """
-    if replace or not (folder / NOTE).exists():
+    try:
+        is_ours = (folder / NOTE).exists()
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot write: {reason(error)}") from error
+    if replace or not is_ours:
         return  # a folder without a note is not ours: `output.claim` refuses what is in it
     note = _note(folder)
     if are_known(note.get(MADE_FROM, ()), captures):

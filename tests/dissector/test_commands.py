@@ -374,7 +374,7 @@ def test_all_tables_are_there_whatever_is_in_them(
 
 def test_an_earlier_output_is_replaced(tmp_path: Path) -> None:
     for capture, connections in ((FOLDER / "violations.pcap", 7), (SESSION, 1)):
-        assert main(["dissect", str(capture), "-o", str(tmp_path / "out")]) == 0
+        assert main(["dissect", str(capture), "-o", str(tmp_path / "out"), "--replace"]) == 0
         assert table(tmp_path / "out", "connections").num_rows == connections
 
 
