@@ -10,7 +10,9 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN pip install --no-cache-dir -e '.[compile,tls]' \
+    && python -m tools.kernels build/compiled \
+    && pip wheel --no-cache-dir --no-deps --wheel-dir /wheels -C compiled=/source/build/compiled .
 
 FROM python:3.11-slim-bookworm AS small
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \

@@ -9,7 +9,7 @@ KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-spark test-others test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-interpreted test-spark test-compiled test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,26 +26,32 @@ $(KERNELS): $(BIN)/.ready $(shell find dissector pipelines tools -name '*.py')
 
 kernels: $(KERNELS)  ## compile all kernels that have changed, to the user's cache
 
-demo: $(KERNELS)  ## dissect a recorded capture, analyze it, and make a report
+demo: $(BIN)/.ready  ## dissect a recorded capture, analyze it, and make a report
 	$(BIN)/amqpscope dissect $(CAPTURE) -o $(DEMO)/tables
 	$(BIN)/amqpscope analyze $(DEMO)/tables -o $(DEMO)/stats --master 'local[*]'
 	$(BIN)/amqpscope report $(DEMO)/stats -o $(DEMO)/report.html
-	@echo "The report: file://$(CURDIR)/$(DEMO)/report.html"
+	@echo
+	@echo "The report: file://$(abspath $(DEMO))/report.html"
+	@echo "A capture of yours: $(BIN)/amqpscope handshakes FILE.pcap    or: $(BIN)/amqpscope report FILE.pcap -o page.html"
 
-test: $(KERNELS)  ## run the tests: those with Spark, which wait for it, beside all others
-	@$(MAKE) --no-print-directory -j2 test-spark test-others
+test: $(BIN)/.ready  ## run the tests: interpreted ones while kernels compile, those with Spark beside compiled ones
+	@$(MAKE) --no-print-directory -j3 test-interpreted test-spark test-compiled
 
 # Huge pages, which numpy asks for, are cleared as a whole, and most tests use little of them.
-test-spark test-others: export NUMPY_MADVISE_HUGEPAGE = 0
+test-interpreted test-spark test-compiled: export NUMPY_MADVISE_HUGEPAGE = 0
+SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
+test-interpreted: $(BIN)/.ready
+	$(BIN)/python -m pytest -m "not (spark or compiled or wheel)" $(SIDE_BY_SIDE)
 
 test-spark: $(KERNELS)
 	$(BIN)/python -m pytest -m "spark and not wheel"
 
-test-others: $(KERNELS)
-	$(BIN)/python -m pytest -m "not (spark or wheel)" -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+test-compiled: $(KERNELS)
+	$(BIN)/python -m pytest -m "compiled and not (spark or wheel)" $(SIDE_BY_SIDE)
 
 test-wheel: wheel  ## test the wheel in an empty environment
-	AMQPSCOPE_WHEEL=$(CURDIR)/dist $(BIN)/python -m pytest -m wheel
+	AMQPSCOPE_WHEEL="$(CURDIR)/dist" $(BIN)/python -m pytest -m wheel
 
 trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments, and time first answers
 	$(BIN)/python -m tools.trial dist/*.whl
@@ -53,7 +59,7 @@ trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments,
 wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
 	rm -rf build dist
 	$(BIN)/python -m tools.kernels build/compiled
-	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist -C compiled=$(abspath build/compiled) .
 
 fuzz: $(BIN)/.ready  ## fuzz everything that reads bytes, a minute each (make fuzz SECONDS=600 for longer)
 	$(BIN)/python -m pip install -q --group fuzz
@@ -76,6 +82,9 @@ reference: $(BIN)/.ready  ## write docs/reference.md, the manual page and the sc
 docs: $(BIN)/.ready  ## build the documentation site in build/site, and fail on dead links
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+readme: $(BIN)/.ready  ## run the commands of README as they are written
+	$(BIN)/python -m tools.readme
 
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"

@@ -10,6 +10,8 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.places import place
 from amqpscope.dissector.reading import Paths, Reading
+from amqpscope.dissector.tables import origin
+from amqpscope.dissector.time_range import When, time_range
 from amqpscope.spec.model import Protocol
 
 
@@ -19,8 +21,8 @@ def report(
     *,
     ports: dict[int, str] | None = None,
     protocol: Protocol | None = None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    from_: When = None,
+    to: When = None,
     keylog: str | None = None,
 ) -> Path:
     """Write one self-contained HTML page about captures, or about tables of them, in this process.
@@ -31,8 +33,8 @@ def report(
         file: the page to write.
         ports: protocol names by TCP port, which override detection by content.
         protocol: AMQP 0-9-1 extended by a user's document (`spec.overlay`).
-        from_ns: leave out rows before this time (ns since the epoch, UTC).
-        to_ns: leave out rows at or after this time.
+        from_: leave out rows before this time: a datetime with its zone, or ns since the epoch (UTC).
+        to: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Returns:
@@ -44,18 +46,22 @@ def report(
         NotTablesError: a table cannot be read.
         MixedError: the paths mix captures and folders of tables.
         ValueError: an option for captures is given with a folder of tables.
+        PageError: the file is something else than a page about the same captures.
         OSError: the page cannot be written.
     """
     named = [place(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     file = Path(file)
     page.check(file)
-    options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
+    options = Options(ports or {}, protocol, "hash", *time_range(from_, to), keylog=keylog)
     if making.are_tables(named):
         if options != Options():
-            raise ValueError("ports, protocol, from_ns, to_ns and keylog apply to captures, not to their tables")
+            raise ValueError("ports, protocol, from_, to and keylog apply to captures, not to their tables")
         with making.of_folders(named) as tables:
             page.write(tables, file)
         return file
+    reading = Reading(find(named), options)
+    captures = origin.of_captures(reading.sources)
+    page.check(file, captures)
     with making.temporary() as folder:
-        page.write(making.of_captures(Reading(find(named), options), folder), file)
+        page.write(making.of_captures(reading, folder, captures), file, captures)
     return file

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amqpscope.dashboards.tables import Tables
     from amqpscope.dissector.places import Place
+    from amqpscope.dissector.tables.origin import Known
 
 
 class Report:
@@ -45,15 +46,18 @@ class Report:
         from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
 
         page.check(arguments.output)
-        with _statistics(arguments) as (tables, status):
-            page.write(tables, arguments.output)
+        with _statistics(arguments) as (tables, captures, status):
+            page.write(tables, arguments.output, captures)
         sys.stderr.write(f"{arguments.output}\n")
         return status
 
 
 @contextmanager
-def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
-    """Yield the tables of the page and the exit status; temporary tables are removed afterwards."""
+def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, list[Known] | None, int]]:
+    """Yield the tables of the page, captures that were read for it, and the exit status.
+
+    Temporary tables are removed afterwards.
+    """
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
     from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
@@ -64,26 +68,32 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, int]]:
     if making.are_tables(paths):
         common.refuse_for_tables(arguments)
         with making.of_folders(paths) as tables:
-            yield tables, 0
+            yield tables, None, 0
         return
     with making.temporary() as folder:
         yield _of_captures(arguments, folder)
 
 
-def _of_captures(arguments: argparse.Namespace, folder: Path, keeps_tables: bool = True) -> tuple[Tables, int]:
-    from amqpscope.dashboards import making  # noqa: PLC0415
+def _of_captures(
+    arguments: argparse.Namespace, folder: Path, keeps_tables: bool = True
+) -> tuple[Tables, list[Known], int]:
+    from amqpscope.dashboards import making, page  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
     from amqpscope.dissector.cli import progress  # noqa: PLC0415
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+    from amqpscope.dissector.tables import origin  # noqa: PLC0415
 
     sources, options, status = common.sources(arguments)
+    captures = origin.of_captures(sources)
+    if keeps_tables:  # for a page
+        page.check(arguments.output, captures)
     with progress.shown() as advance, common.watch(sources) as watch:
         compile_kernels(sources)
         read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
         reading = Reading(sources, options, read, watch=watch)
-        tables = making.of_captures(reading, folder, keeps_tables)
-    return tables, common.print_warnings(reading, arguments.tz) or status
+        tables = making.of_captures(reading, folder, captures, keeps_tables)
+    return tables, captures, common.print_warnings(reading, arguments.tz) or status
 
 
 class Summary:
@@ -172,6 +182,6 @@ def _analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
             yield tables.analyzed, 0
         return
     with making.temporary() as folder:
-        tables, status = _of_captures(arguments, folder, keeps_tables=False)
+        tables, _, status = _of_captures(arguments, folder, keeps_tables=False)
         assert tables.analyzed is not None
         yield tables.analyzed, status

@@ -14,6 +14,7 @@ from amqpscope.errors import Error
 
 if TYPE_CHECKING:
     from amqpscope.dissector.reading import Reading
+    from amqpscope.dissector.tables.origin import Known
 
 QUICK = "lz4"
 """Compression of tables that are read once."""
@@ -74,18 +75,20 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
         yield Tables(found.dissected, folder)
 
 
-def of_captures(reading: Reading, folder: Path, keeps_tables: bool = True) -> Tables:
+def of_captures(reading: Reading, folder: Path, captures: Sequence[Known] = (), keeps_tables: bool = True) -> Tables:
     """Return the tables and statistics of captures, which are written to a folder.
 
     Args:
         reading: the pass over the captures.
-        folder: where they are written.
+        folder: an empty one.
+        captures: what they are known by.
         keeps_tables: whether tables of the dissection are, besides statistics.
 
     Raises:
         CaptureError: a capture cannot be read.
         OutputError: there is no room for them.
     """
+    from amqpscope.dissector.tables.origin import MADE_FROM, marks  # noqa: PLC0415
     from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
     from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
     from amqpscope.pipelines import here  # noqa: PLC0415
@@ -94,6 +97,7 @@ def of_captures(reading: Reading, folder: Path, keeps_tables: bool = True) -> Ta
     if not keeps_tables:
         here.analyze_captures(reading, statistics, {})
         return Tables(None, statistics)
-    with Output(str(tables), schemas(reading.options.protocol), compression=QUICK) as dissected:
+    note = {MADE_FROM: marks(captures)}
+    with Output(str(tables), schemas(reading.options.protocol), compression=QUICK, note=note) as dissected:
         here.analyze_captures(reading, statistics, {}, dissected=dissected)
     return Tables(tables, statistics)

@@ -8,8 +8,12 @@ even a mistake in escaping would load and run nothing.
 import base64
 import contextlib
 import hashlib
+import html
+import json
 import os
+import re
 import secrets
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -31,12 +35,22 @@ from amqpscope.dashboards import (
 )
 from amqpscope.dashboards.section import Figure, Section, Single
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.tables import origin
 from amqpscope.errors import Error, MissingError, reason
+
+
+class PageError(Error):
+    """A file is there that the page does not replace; the message is one line."""
+
 
 _DISSECTED = (findings, captured, verdicts, connections)
 _ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
 _WHOLE_TEXT = 2000
 """Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
+
+_MARKS = re.compile(rb'<meta name="amqpscope-captures" content="([^"]*)">')
+_HEAD = 1 << 24
+"""Bytes of a page in which its captures are named."""
 
 _ORDER = (
     "findings",
@@ -114,6 +128,7 @@ def render(tables: Tables) -> str:
         sections=sections(tables),
         notices=notices(tables),
         source=heading(tables),
+        marks=Markup(html.escape(json.dumps(origin.marks(about(tables))))),  # noqa: S704 - escaped
         style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
         script=Markup(script),  # noqa: S704
         script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
@@ -121,26 +136,51 @@ def render(tables: Tables) -> str:
     )
 
 
-def check(path: Path) -> None:
+def about(tables: Tables) -> list[origin.Known]:
+    """Return what the captures of these tables are known by."""
+    folder = tables.dissected or tables.analyzed
+    return origin.of_tables(folder) if folder else []
+
+
+def check(path: Path, captures: Sequence[origin.Known] | None = None) -> None:
     """Check that a page can be written there, before anything is read for it.
+
+    Args:
+        path: of the page.
+        captures: of which the page will be; None: not known yet.
 
     Raises:
         OSError: It cannot.
+        PageError: Something else is there than a page about the same captures.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name the file to write, such as {path / 'report.html'}")
     if not path.absolute().parent.is_dir():
         raise MissingError(f"no such folder: {path.parent}")
+    if captures is None or not path.is_file() or not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        found = _MARKS.search(file.read(_HEAD))
+    if not found:
+        raise PageError(f"{path} is a file that is no page of amqpscope; name another file, or remove it")
+    if not origin.are_known(json.loads(html.unescape(found[1].decode())), captures):
+        raise PageError(f"{path} is a page about other captures; name another file, or remove it")
 
 
-def write(tables: Tables, path: Path) -> None:
+def write(tables: Tables, path: Path, captures: Sequence[origin.Known] | None = None) -> None:
     """Write the page; where a file may take its place, under another name until it is whole.
 
+    Args:
+        tables: what it shows.
+        path: of the page; a page about the same captures may be there.
+        captures: they, where they were read for it; None: the note in the folders of the tables has them.
+
     Raises:
+        PageError: Something else is there.
         NotTablesError: A table cannot be read.
         Error: The file cannot be written.
     """
-    check(path)
+    check(path, about(tables) if captures is None else captures)
     text = render(tables)
     is_special = path.exists() and not path.is_file()  # a device or a pipe, such as /dev/stdout
     target = path if is_special else path.resolve()  # a link stays one

@@ -20,6 +20,7 @@ from amqpscope.dissector.fields.arrow import of_rows
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.packets.merging import Capture, Decoded, merge
 from amqpscope.dissector.tables.rows import Row, Work, kinds, record_batch, schemas
+from amqpscope.dissector.time_range import When, time_range
 from amqpscope.spec.model import Protocol as Specification
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -315,8 +316,8 @@ def read(
     ports: dict[int, str] | None = None,
     protocol: Specification | None = None,
     bodies: str = "hash",
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    from_: When = None,
+    to: When = None,
     keylog: str | None = None,
 ) -> dict[str, pa.RecordBatchReader]:
     """Dissect captures in Python.
@@ -326,8 +327,8 @@ def read(
         ports: protocol names by TCP port, for ports where detection by content is not wanted.
         protocol: AMQP 0-9-1 or 0-10 extended by a user's document (`spec.overlay`).
         bodies: `none`, `hash`, or `full` for bodies in `messages`.
-        from_ns: leave out rows before this time (ns since the epoch, UTC).
-        to_ns: leave out rows at or after this time.
+        from_: leave out rows before this time: a datetime with its zone, or ns since the epoch (UTC).
+        to: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
 
     Returns:
@@ -340,7 +341,7 @@ def read(
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     sources = find(named)
-    options = Options(ports or {}, protocol, bodies, from_ns, to_ns, keylog=keylog)
+    options = Options(ports or {}, protocol, bodies, *time_range(from_, to), keylog=keylog)
 
     def rows(table: str) -> Iterator[pa.RecordBatch]:
         for name, batch in Reading(sources, options):

@@ -12,11 +12,12 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.places import Place, place
 from amqpscope.dissector.reading import Paths, Reading
-from amqpscope.dissector.tables.output import digest
+from amqpscope.dissector.tables import origin
+from amqpscope.dissector.time_range import When, time_range
 from amqpscope.pipelines import here
 from amqpscope.pipelines.command import is_tables
 from amqpscope.pipelines.engine import Emit
-from amqpscope.pipelines.folder import dissected, read_note
+from amqpscope.pipelines.folder import dissected, note_of_statistics
 from amqpscope.pipelines.relations.compute import compute
 from amqpscope.pipelines.statistics import HOUR_NS
 from amqpscope.pipelines.walks.walk import schema
@@ -30,8 +31,8 @@ def analyze(
     *,
     ports: dict[int, str] | None = None,
     protocol: Protocol | None = None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    from_: When = None,
+    to: When = None,
     keylog: str | None = None,
     window_ns: int = HOUR_NS,
 ) -> dict[str, pa.Table]: ...
@@ -44,10 +45,11 @@ def analyze(
     *,
     ports: dict[int, str] | None = None,
     protocol: Protocol | None = None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    from_: When = None,
+    to: When = None,
     keylog: str | None = None,
     window_ns: int = HOUR_NS,
+    replace: bool = False,
 ) -> Place: ...
 
 
@@ -57,10 +59,11 @@ def analyze(
     *,
     ports: dict[int, str] | None = None,
     protocol: Protocol | None = None,
-    from_ns: int | None = None,
-    to_ns: int | None = None,
+    from_: When = None,
+    to: When = None,
     keylog: str | None = None,
     window_ns: int = HOUR_NS,
+    replace: bool = False,
 ) -> dict[str, pa.Table] | Place:
     """Make the statistics of captures, or of a folder of tables, in this process.
 
@@ -69,10 +72,11 @@ def analyze(
         output: folder to write the tables to; None returns them.
         ports: protocol names by TCP port; for other ports the content decides.
         protocol: AMQP 0-9-1 with a user's document laid over it (`spec.overlay`).
-        from_ns: leave out rows before this time (ns since the epoch, UTC).
-        to_ns: leave out rows at or after this time.
+        from_: leave out rows before this time: a datetime with its zone, or ns since the epoch (UTC).
+        to: leave out rows at or after this time.
         keylog: TLS key log (NSS format) to decrypt with.
         window_ns: how far before a delivery to look for its publish (ns).
+        replace: whether statistics of other captures in `output` are replaced.
 
     Returns:
         Tables by name (`confirms`, `settlements`, ...); the folder, if `output` is given.
@@ -85,27 +89,29 @@ def analyze(
         ValueError: an option for captures is given with a folder of tables.
     """
     named = [place(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    options = Options(ports or {}, protocol, from_ns=from_ns, to_ns=to_ns, keylog=keylog)
+    options = Options(ports or {}, protocol, "hash", *time_range(from_, to), keylog=keylog)
     if len(named) == 1 and is_tables(named[0]):
         if options != Options():
-            raise ValueError("ports, protocol, from_ns, to_ns and keylog are for captures, not for their tables")
-        return _of_folder(dissected(named[0]), output, window_ns)
+            raise ValueError("ports, protocol, from_, to and keylog are for captures, not for their tables")
+        return _of_folder(dissected(named[0]), output, window_ns, replace)
     reading = Reading(find(named), options)
     if output is not None:
-        note = {"captures": [str(path) for path in named], "from_ns": from_ns, "to_ns": to_ns}
+        made_from = origin.of_captures(reading.sources)
+        origin.check(place(output), made_from, replace)
+        note = origin.note(named, (options.from_ns, options.to_ns), made_from)
         here.analyze_captures(reading, place(output), note, window_ns)
         return place(output)
     engine = here.gather(reading, window_ns)
     return _collected(lambda emit: here.finish(engine, reading, emit))
 
 
-def _of_folder(folder: Place, output: str | os.PathLike[str] | None, window_ns: int) -> dict[str, pa.Table] | Place:
+def _of_folder(
+    folder: Place, output: str | os.PathLike[str] | None, window_ns: int, replace: bool
+) -> dict[str, pa.Table] | Place:
     if output is None:
         return _collected(lambda emit: here.walk_folder(folder, emit, window_ns))
-    note = {
-        "tables": str(folder.absolute()), "tables_complete": read_note(folder)["complete"], "made_of": digest(folder)
-    }  # fmt: skip
-    here.analyze_folder(folder, place(output), note, window_ns)
+    origin.check(place(output), origin.of_tables(folder), replace)
+    here.analyze_folder(folder, place(output), note_of_statistics(folder), window_ns)
     return place(output)
 
 

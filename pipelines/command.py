@@ -40,8 +40,10 @@ class Analyze:
 
         arguments.add_common(parser, what=("DIR|CAPTURE", "folder that `dissect` wrote; or captures, as for `dissect`"))
         parser.add_argument(
-            "-o", "--output", metavar="STATS", required=True, type=place, help="folder for the statistics"
-        )
+            "-o", "--output", metavar="STATS", required=True, type=place,
+            help="folder for the statistics; those of the same captures in it are replaced",
+        )  # fmt: skip
+        arguments.add_replace(parser)
         parser.add_argument(
             "--master",
             metavar="URL",
@@ -96,16 +98,19 @@ class Analyze:
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
+        from amqpscope.dissector.tables import origin  # noqa: PLC0415
         from amqpscope.pipelines import here  # noqa: PLC0415
 
         if arguments.master is not None:
             return self._archive(arguments)
         sources, options, status = common.sources(arguments)
+        made_from = origin.of_captures(sources)
+        origin.check(arguments.output, made_from, arguments.replace)
+        note = origin.note(arguments.captures, (options.from_ns, options.to_ns), made_from)
         with progress.shown() as advance, common.watch(sources) as watch:
             compile_kernels(sources)
             read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
             reading = Reading(sources, options, read, watch=watch)
-            note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
             walking = progress.share(advance, sources)
             made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window, walking)
         print_written(made, arguments.output)
@@ -125,14 +130,14 @@ class Analyze:
         return status
 
     def _tables(self, arguments: argparse.Namespace, folder: Place) -> int:
-        from amqpscope.dissector.tables.output import digest  # noqa: PLC0415
-        from amqpscope.pipelines.folder import dissected, read_note  # noqa: PLC0415
+        from amqpscope.dissector.tables import origin  # noqa: PLC0415
+        from amqpscope.pipelines.folder import dissected, note_of_statistics  # noqa: PLC0415
 
-        dissected(folder)
-        complete = read_note(folder)["complete"]
+        origin.check(arguments.output, origin.of_tables(dissected(folder)), arguments.replace)
+        note = note_of_statistics(folder)
+        complete = note["tables_complete"]
         if not complete:
             sys.stderr.write(f"amqpscope: {folder}: incomplete: dissect was interrupted; this is what it wrote\n")
-        note = {"tables": str(folder.absolute()), "tables_complete": complete, "made_of": digest(folder)}
         where, why = engine(folder, arguments.master)
         sys.stderr.write(f"amqpscope: {why}\n")
         with progress.shown(of_bytes=False) as advance:
@@ -169,11 +174,15 @@ def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple
     """Return the first arguments of jobs over captures: these, the options, and where the jobs are done."""
     from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.tables import origin  # noqa: PLC0415
     from amqpscope.pipelines.tasks import Submission  # noqa: PLC0415
 
-    note = {"captures": arguments.captures}
+    sources = named(arguments.captures)
+    made_from = origin.of_captures(sources)
+    origin.check(place(arguments.output), made_from, arguments.replace)
+    note = {"captures": arguments.captures, origin.MADE_FROM: origin.marks(made_from)}
     to = Submission(arguments.master, place(arguments.output), note, advance)
-    return named(arguments.captures), partial(common.options, arguments), to
+    return sources, partial(common.options, arguments), to
 
 
 def _skipped(sources: "list[Source]") -> int:

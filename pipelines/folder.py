@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from amqpscope import spec
 from amqpscope.dissector.places import Place, mapped, readable
-from amqpscope.dissector.tables.output import NOTE, NULLS
+from amqpscope.dissector.tables.origin import MADE_FROM
+from amqpscope.dissector.tables.output import NOTE, NULLS, digest
 from amqpscope.errors import Error, MissingError, reason
 
 GROUPS = 2
@@ -56,6 +57,15 @@ def read_note(folder: Place) -> dict[str, Any]:
     except (OSError, ValueError):
         found = {}
     return default | (found if isinstance(found, dict) else {})
+
+
+def note_of_statistics(folder: Place) -> dict[str, Any]:
+    """Return the note of statistics that are made of a folder of tables."""
+    note = read_note(folder)
+    return {
+        "tables": str(folder.absolute()), "tables_complete": note["complete"], "made_of": digest(folder),
+        MADE_FROM: note.get(MADE_FROM, []),
+    }  # fmt: skip
 
 
 def parts(folder: Place, table: str) -> list[Place]:

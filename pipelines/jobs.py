@@ -3,22 +3,29 @@
 Given pyarrow Tables, they walk in this process and return a pyarrow Table; given DataFrames, on Spark, and return a
 DataFrame. Arguments are named after their tables: `frames` is `amqp091_frames`. `captures` says which captures have a
 snap length: messages whose end it cuts then keep their times. Columns that a table lacks are null; a table that is left
-out has no rows.
+out has no rows. A table with the columns of another one is an error.
 
 Only `analyze` knows whether `dissect` was given a time range, or was interrupted; here tables are taken as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 
+from amqpscope import spec
+from amqpscope.errors import Error
 from amqpscope.pipelines.walks.walk import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class TableError(Error, ValueError):
+    """A function got another table than it expects; one line."""
+
 
 Table = TypeVar("Table", pa.Table, "DataFrame")
 HOUR_NS = 3_600_000_000_000
@@ -350,6 +357,7 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
     Raises:
         TypeError: some are pyarrow Tables and some are not.
         ValueError: no table is given.
+        TableError: one is another table than is expected.
     """
     given = {each: rows for each, rows in tables.items() if rows is not None}
     if not given:
@@ -357,6 +365,8 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
     are_arrow = [isinstance(rows, pa.Table) for rows in given.values()]
     if any(are_arrow) and not all(are_arrow):
         raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
+    for table, rows in given.items():
+        _check(name, table, rows.column_names if isinstance(rows, pa.Table) else rows.columns)
     found: Any
     if not all(are_arrow):
         from amqpscope.pipelines import jobs_on_spark  # noqa: PLC0415 - Spark is optional
@@ -365,6 +375,18 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
     else:
         found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
     return cast("Table", found)
+
+
+def _check(name: str, table: str, columns: Sequence[str]) -> None:
+    """Check that these can be columns of a table: it has as many of them as any other table does.
+
+    Raises:
+        TableError: another table was given.
+    """
+    known = {each: len({*columns} & {*schema(each).names}) for each in spec.tables()}
+    likely = max(known, key=lambda each: known[each])
+    if known[table] < known[likely]:
+        raise TableError(f"{name} expects the table `{table}` here, and got one with the columns of `{likely}`")
 
 
 def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) -> pa.Table:

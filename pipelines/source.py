@@ -1,6 +1,6 @@
 """Captures as a data source of Spark: `spark.read.format("amqpscope").option("table", "messages").load("captures/")`.
 
-Importing this module registers the format with the running session; `register` does so with another one.
+Spark finds the format by the package `pyspark_amqpscope`; where that is not installed, `register` makes it known.
 
 Spark gives a data source in Python no shuffle, so its tasks share a dissection through files (`parallel.cached`): they
 divide the captures, then the parts of the flows. The tables of all parts stay there until the session ends, for later
@@ -29,13 +29,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from amqpscope import spec
-from amqpscope.dissector.capture.sources import named, total_size
+from amqpscope.dissector.capture.sources import look_for, named, total_size
 from amqpscope.dissector.cli import arguments
 from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel.archive import rows_of_captures
 from amqpscope.dissector.parallel.cached import Dissection
 from amqpscope.dissector.parallel.flows import Halves, halves
+from amqpscope.errors import near
 from amqpscope.pipelines.folder import ReadError
 from amqpscope.pipelines.schemas import schema as of_spark
 from amqpscope.pipelines.source_stream import StreamReader
@@ -123,7 +124,8 @@ class Captures(DataSource):
         tables = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
         name = self.options.get("table", "")
         if name not in tables:
-            raise ReadError(f'option("table", ...) is {name!r}; there are {", ".join(tables)}')
+            wrong = f"no table {name!r}{near(name, tables)}" if name else "no table is named"
+            raise ReadError(f'{wrong}; option("table", ...) takes {", ".join(tables)}')
         return name
 
 
@@ -239,6 +241,11 @@ def _parsed(options: MutableMapping[str, str]) -> tuple[list[str], argparse.Name
     asked = _asked(options)
     parser = _Parser(prog="option", add_help=False, allow_abbrev=False)
     arguments.add_common(parser, bodies=True)
+    known = {name.removeprefix("--") for name in parser._option_string_actions}
+    for name in asked:
+        if name not in known:
+            there = near(name, known) or f"; there are {', '.join(sorted(known))}"
+            raise ReadError(f"no option {name!r}{there}")
     words = [f"--{name}={value}" for name, value in asked.items() if name != "port"]
     words += [f"--port={each.strip()}" for each in asked.get("port", "").split(",") if each]
     parsed = parser.parse_args([*words, *given])
@@ -262,6 +269,7 @@ def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | No
         for source in named(given)
     ]
     arguments.options(parsed)  # what is wrong is reported now, not by tasks
+    look_for(sources)
     compiled = kernel.worthwhile(total_size(sources))
     if compiled:
         compile_kernels(sources)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from amqpscope.errors import reason
+from amqpscope.errors import near, reason
 from amqpscope.spec.model import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,7 +57,9 @@ def path_of(name: str) -> Path:
         return FOLDER / f"{name}.toml"
     path = _added.get(name) or _brought().get(name)
     if path is None:
-        raise SpecError(f"{name}: no such protocol; known are {', '.join(names() + OLDER)}")
+        raise SpecError(
+            f"{name}: no such protocol; known are {', '.join(names() + OLDER)}{near(name, names() + OLDER)}"
+        )
     return path
 
 

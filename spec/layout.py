@@ -13,9 +13,36 @@ INKS = {"error": "1;31", "warning": "33", "note": "36", "fine": "32", "name": "1
 """Colours (SGR parameters, ECMA-48 8.3.117) by what they are for: a severity, a name, something less important."""
 
 
+COLORS = ("auto", "always", "never")
+"""Values of --color."""
+
+_color = "auto"
+
+
+def set_color(when: str) -> None:
+    """Set whether texts are painted, one of `COLORS`."""
+    global _color  # noqa: PLW0603
+    _color = when
+
+
+def is_painted() -> bool:
+    """Return whether texts are painted.
+
+    With `auto`, the environment decides: NO_COLOR (no-color.org), FORCE_COLOR (force-color.org), CLICOLOR_FORCE
+    (bixense.com/clicolors); else whether output is a terminal that knows colours.
+    """
+    if _color != "auto":
+        return _color == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if any(os.environ.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def paint(text: str, ink: str) -> str:
-    """Return a text in a colour of `INKS`; as it is where output is no terminal, or NO_COLOR is set (no-color.org)."""
-    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    """Return a text in a colour of `INKS`, where texts are painted."""
+    if not is_painted():
         return text
     return f"\x1b[{INKS[ink]}m{text}\x1b[0m"
 

@@ -5,10 +5,11 @@ its structs and wire types have records of their own that stay empty for the old
 each layout of a command is a method: class 0 has the requests, class 1 the responses, as the key's highest bit says.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from amqpscope.errors import Error, MissingError
+from amqpscope.errors import Error, MissingError, near
 
 ColumnType = Literal["bool", "int32", "int64", "string", "binary", "timestamp", "double"]
 """Types of table columns; `timestamp` is microseconds since the epoch, UTC."""
@@ -22,6 +23,25 @@ COMMAND_HEADER = "session.header"
 
 class SpecError(Error):
     """A specification cannot be read or used; the message is one line that says where, what, and what to do."""
+
+
+class MissingNameError(SpecError, KeyError):
+    """A protocol has nothing of this name."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"no {what} {name!r}{near(name, known)}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> Any:
+        return _missing, (self.args[0],)
+
+
+def _missing(text: str) -> MissingNameError:
+    error = MissingNameError("", "", ())
+    error.args = (text,)
+    return error
 
 
 class MissingDocumentError(SpecError, MissingError):
@@ -250,8 +270,10 @@ class Protocol:
         """Return the method of this name, such as `basic.publish`; of two with one name, that with the lower id.
 
         Raises:
-            KeyError: there is none.
+            MissingNameError: there is none.
         """
+        if full_name not in self._by_name:
+            raise MissingNameError("method", full_name, self._by_name)
         return self._by_name[full_name]
 
     def by_id(self, class_id: int, method_id: int) -> Method:
@@ -266,12 +288,12 @@ class Protocol:
         """Return the constant of this name.
 
         Raises:
-            KeyError: there is none.
+            MissingNameError: there is none.
         """
         for constant in self.constants:
             if constant.name == name:
                 return constant
-        raise KeyError(name)
+        raise MissingNameError("constant", name, (constant.name for constant in self.constants))
 
     def names_of(self, column: str) -> dict[int, str]:
         """Return the names of the numbers in a column; none where they have none."""
@@ -287,12 +309,12 @@ class Protocol:
         """Return the struct of this name, such as `message.reply-to`.
 
         Raises:
-            KeyError: there is none.
+            MissingNameError: there is none.
         """
         for struct in self.structs:
             if struct.name == name:
                 return struct
-        raise KeyError(name)
+        raise MissingNameError("struct", name, (struct.name for struct in self.structs))
 
     def method_columns(self) -> dict[str, ColumnType]:
         """Return the columns of the method arguments and their types, in order of first appearance over `methods`."""

@@ -25,18 +25,18 @@ def page() -> str:
         "`amqpscope spec NAME` shows the same in a terminal.",
         "",
     ]
-    for protocol in protocols:
-        lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
     lines += ["- [Tables](#tables): every column", "- [Values of columns](#values-of-columns): what codes in them mean"]
     lines += ["- [Anomaly codes](#anomaly-codes)"]
     lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
-    lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     for protocol in protocols:
-        lines += _protocol(protocol)
+        lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
+    lines += ["- [TLS](#tls): versions, alerts, cipher suites", ""]
     lines += _tables(protocols)
     lines += _codes()
     lines += _anomalies()
     lines += _handshakes()
+    for protocol in protocols:
+        lines += _protocol(protocol)
     lines += _tls()
     return "\n".join(lines)
 

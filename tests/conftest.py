@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator
 from typing import Any, NoReturn
 
@@ -20,6 +21,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("default")
+
+HANDLED = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Signals that tests send to programs, and what Python does with them; under nohup, or in the background of a script,
+programs inherit that they are ignored."""
+for each, handler in HANDLED.items():
+    if signal.getsignal(each) == signal.SIG_IGN:
+        signal.signal(each, handler)
 
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of JVMs that run for seconds: no optimizing compiler, and none that collects garbage in parallel."""

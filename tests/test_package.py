@@ -4,14 +4,18 @@ import importlib
 import json
 import pickle
 import pkgutil
+import shutil
 import subprocess
 import sys
+import zipfile
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import amqpscope
@@ -58,11 +62,32 @@ def test_tests_import_by_that_name_too() -> None:
     assert not [name for name in sys.modules if name.split(".")[0] in PACKAGES]
 
 
-def test_a_wheel_is_built_where_an_editable_installation_is_hidden() -> None:
-    """As pip hides it: `make wheel` follows the installation of the checkout."""
-    hidden = "import sys; sys.path[:] = [p for p in sys.path if not (Path(p) / 'amqpscope').exists()]"
-    code = f"from pathlib import Path; {hidden}; sys.path.insert(0, 'tools'); import backend as b"
-    assert python(f"{code}; print(b.compiler().__module__)") == "tools.kernels"
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_wheel_has_the_compiled_kernels_of_a_folder_or_none(is_compiled: bool, tmp_path: Path) -> None:
+    """`pip install .` compiles nothing; `make wheel` compiles, and names the folder."""
+    libraries, made, source = tmp_path / "compiled", tmp_path / "made", tmp_path / "source"
+    libraries.mkdir()
+    (libraries / "generic.so").write_bytes(b"code")
+    names = ("tools", "src", *PACKAGES, "docs/amqpscope.1", "pyproject.toml", "README.md", "LICENSE")
+    for name in names:  # the build writes beside its source
+        into = source / name
+        into.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, into, symlinks=True, ignore=left_out)
+        else:
+            shutil.copy(ROOT / name, into)
+    settings = {"compiled": str(libraries)} if is_compiled else None
+    code = (
+        f"import sys; sys.path.insert(0, 'tools'); import backend as b; print(b.build_wheel({str(made)!r}, {settings}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True, text=True)
+    name = done.stdout.split()[-1]
+    with zipfile.ZipFile(made / name) as wheel:
+        code_in = [each for each in wheel.namelist() if each.endswith(".so")]
+    assert code_in == (["amqpscope/dissector/kernels/compiled/generic.so"] if is_compiled else [])
+    assert name.endswith("-py3-none-any.whl") is not is_compiled
+    assert not (source / "dissector" / "kernels" / "compiled").exists()
 
 
 def test_links_are_relative() -> None:
@@ -146,9 +171,29 @@ def test_frames_of_several_captures_within_a_time(capsys: pytest.CaptureFixture[
     found = list(amqpscope.frames(paths))
     assert len(found) == sum(len(list(amqpscope.frames(path))) for path in paths)
     middle = sorted(frame["ts_ns"] for frame in found)[len(found) // 2]
-    before, after = list(amqpscope.frames(paths, to_ns=middle)), list(amqpscope.frames(paths, from_ns=middle))
+    before, after = list(amqpscope.frames(paths, to=middle)), list(amqpscope.frames(paths, from_=middle))
     assert 0 < len(before) < len(found)
     assert len(before) + len(after) == len(found)
+
+
+def test_times_are_datetimes_with_a_zone_too() -> None:
+    first, *_, last = amqpscope.frames(CAPTURE)
+    when = datetime.fromtimestamp(last["ts_ns"] // 1000 / 1e6, UTC)
+    for zone in (UTC, timezone(timedelta(hours=5))):
+        found = list(amqpscope.frames(CAPTURE, from_=when.astimezone(zone)))
+        assert {frame["frame_no"] for frame in found} <= {f["frame_no"] for f in amqpscope.frames(CAPTURE)}
+        assert len(found) > 0 and all(frame["ts_ns"] >= last["ts_ns"] // 1000 * 1000 for frame in found)
+    with pytest.raises(amqpscope.Error, match="from_ has no time zone"):
+        amqpscope.read(CAPTURE, from_=when.replace(tzinfo=None))
+    with pytest.raises(amqpscope.Error, match="to is not after from_"):
+        amqpscope.dissect(CAPTURE, "never", from_=last["ts_ns"], to=first["ts_ns"])
+
+
+def test_dissect_writes_the_tables_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "dissect", CAPTURE, "-o", tmp_path / "command")
+    assert amqpscope.dissect(CAPTURE, tmp_path / "python") == tmp_path / "python"
+    written = [pq.read_table(tmp_path / name / "messages") for name in ("command", "python")]
+    assert written[0].num_rows and written[0].equals(written[1])
 
 
 def test_frames_come_one_by_one() -> None:
@@ -195,7 +240,9 @@ def test_what_is_missing_is_also_not_found(tmp_path: Path) -> None:
         lambda: amqpscope.frames([path, CAPTURE]),
         lambda: amqpscope.frames(str(tmp_path / "*.pcap")),
         lambda: next(amqpscope.frames(CAPTURES / "demo.pcap", keylog=path)),
-        amqpscope.read(path)["messages"].read_all,
+        lambda: amqpscope.read(path),
+        lambda: amqpscope.frames(path),
+        partial(amqpscope.dissect, path, tmp_path / "tables"),
         partial(amqpscope.spec.load_xml, path),
     ):
         with pytest.raises(amqpscope.Error, match=r"no such file|no file matches|No such file") as caught:
@@ -227,7 +274,10 @@ def test_other_errors_are_not_about_missing_files(tmp_path: Path) -> None:
 
 
 def test_errors_of_a_reader_come_through_arrow(tmp_path: Path) -> None:
-    reader = amqpscope.read(tmp_path / "none.pcap")["connections"]
+    path = tmp_path / "soon-gone.pcap"
+    path.write_bytes(CAPTURE.read_bytes())
+    reader = amqpscope.read(path)["connections"]
+    path.unlink()
     assert isinstance(reader, pa.RecordBatchReader)
     with pytest.raises(FileNotFoundError):
         reader.read_next_batch()

@@ -1,13 +1,11 @@
-"""Build the package by setuptools; wheels get compiled kernels.
+"""Build the package by setuptools; a wheel gets the compiled kernels of a folder, if one is named.
 
-Compiling them takes more packages than setuptools. An editable installation of a checkout does without; there,
-`make kernels` compiles to the user's cache.
+`pip install .` names none: the wheel has no machine code, is for any machine, and is made in seconds. `make wheel`
+compiles all kernels first, and names the folder: `pip wheel -C compiled=FOLDER .`
 """
 
 import shutil
 import sys
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -19,31 +17,19 @@ ROOT = Path(__file__).parents[1]
 COMPILED = ROOT / "dissector" / "kernels" / "compiled"
 
 
-def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Return what reading recordings and compiling kernels requires."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["compile"], *extras["tls"]]
-    return [*_setuptools.get_requires_for_build_wheel(config_settings), *needed]
-
-
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
-    """Build a wheel for this Python and machine, or for any, where `tools.kernels` knows no processors of this kind."""
+    """Build a wheel for any machine; with `compiled`, a folder of `tools.kernels`, for this Python and machine."""
+    settings = dict(config_settings or {})
+    libraries = sorted(Path(folder).glob("*.so")) if (folder := settings.pop("compiled", None)) else []
+    if libraries:
+        # They need no other library, not even that of C, so that the oldest platform tag is right.
+        python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+        settings["--build-option"] = [f"--python-tag={python}", f"--plat-name=manylinux_2_17_{machine()}"]
     try:
-        compiler()(COMPILED)
-        if COMPILED.exists():
-            # The libraries need no other, not even the C library, so that the oldest platform tag is right.
-            python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-            tags = [f"--python-tag={python}", f"--plat-name=manylinux_2_17_{machine()}"]
-            config_settings = {**(config_settings or {}), "--build-option": tags}
-        return str(_setuptools.build_wheel(wheel_directory, config_settings, metadata_directory))
+        for library in libraries:
+            COMPILED.mkdir(exist_ok=True)
+            shutil.copy(library, COMPILED)
+        return str(_setuptools.build_wheel(wheel_directory, settings, metadata_directory))
     finally:
-        shutil.rmtree(COMPILED, ignore_errors=True)
-
-
-def compiler() -> Callable[[Path], None]:
-    """Return what compiles all kernels to a folder; pip hides this checkout where it is installed editable."""
-    sys.path[:0] = map(str, (ROOT, ROOT / "src"))
-    from tools.kernels import main  # noqa: PLC0415 - what it needs is there only when a wheel is built
-
-    return main
+        if libraries:
+            shutil.rmtree(COMPILED)

@@ -68,7 +68,7 @@ def shown(*words: str) -> str:
 
 
 def notebook(document: dict[str, Any]) -> str:
-    """Return a notebook as a page: its text, and its code."""
+    """Return a notebook as a page: its text, its code, and what that prints."""
     return "\n\n".join(cells(document)) + "\n"
 
 
@@ -77,3 +77,6 @@ def cells(document: dict[str, Any]) -> Iterator[str]:
     for cell in document["cells"]:
         text = "".join(cell["source"])
         yield text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        for output in cell.get("outputs", ()):
+            shown = "".join(output.get("text") or output["data"].get("text/plain", ""))
+            yield f"```text\n{shown.rstrip()}\n```"

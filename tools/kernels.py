@@ -1,8 +1,8 @@
 """Compile all kernels, before anybody needs them: `python -m tools.kernels [FOLDER]`.
 
 Recordings of all protocols are dissected and analyzed with interpreted kernels, which shows for which types each kernel
-is compiled. Two processes then compile them: for this processor, to the user's cache; or, for a wheel, to shared
-libraries in a folder, one for each kind of processor.
+is compiled. As many processes as there are processors then compile them: for this processor, to the user's cache; or,
+for a wheel, to shared libraries in a folder, one for each kind of processor.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -36,7 +37,9 @@ CAPTURES = ROOT / "tests" / "captures"
 """Recordings of all protocols. They need all kernels but those in `tools.rare`."""
 LEVELS = {"x86_64": ("x86-64-v2", "x86-64-v3"), "aarch64": ("generic",)}
 """Kinds of processors, as LLVM and GCC call them, by machine."""
-PROCESSES = 2
+PROCESSES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SAID_S = 10.0
+"""Seconds between lines about how far this is, where they go to no terminal."""
 
 
 def main(folder: Path | None) -> None:
@@ -133,11 +136,14 @@ def compile_all(calls: Sequence[Call], levels: Sequence[str | None]) -> None:
     context = multiprocessing.get_context("fork")
     sys.stderr.write(f"compiling {len(todo)} kernels in {PROCESSES} processes\n")
     with ProcessPoolExecutor(PROCESSES, context, _begin, (calls, levels)) as pool:
-        peak = 0
+        peak, said = 0, time.monotonic()
         for done, (name, used) in enumerate(pool.map(_compile, todo), 1):
             peak = max(peak, used)
             if sys.stderr.isatty():
                 sys.stderr.write(f"\r\033[Kcompiling kernels: {done} of {len(todo)}, {name} ")
+            elif time.monotonic() - said > SAID_S:
+                said = time.monotonic()
+                sys.stderr.write(f"compiling kernels: {done} of {len(todo)}\n")
     end = "\r\033[K" if sys.stderr.isatty() else ""
     sys.stderr.write(f"{end}compiled {len(todo)} kernels, with at most {peak} MB in a process\n")
 

@@ -57,6 +57,7 @@ def find(
     """
     sources = named(paths, timed)
     if len(sources) < 2 and not timed:
+        look_for(sources)
         return sources
     found, errors = [], []
     for source in sources:
@@ -70,6 +71,19 @@ def find(
     if refused and not found:
         raise refused[0]
     return sorted(found, key=place) + errors
+
+
+def look_for(sources: Iterable[Source]) -> None:
+    """Raise MissingCaptureError where there is no such file: it may be opened much later."""
+    for source in sources:
+        if isinstance(source.path, str) and source.size is None and source.path != STANDARD_INPUT:
+            try:
+                there = places.place(source.path).exists()
+            except (OSError, ValueError):  # reported when it is opened
+                continue
+            if not there:
+                what = "no such file or directory" if isinstance(places.place(source.path), Path) else "no such file"
+                raise MissingCaptureError(f"{source.given}: {what}")
 
 
 def named(paths: Iterable[str | os.PathLike[str]], timed: bool = False) -> list[Source]:

@@ -10,6 +10,7 @@ from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.sources import Source, find
 from amqpscope.dissector.cli import times
+from amqpscope.dissector.cli.options import suggest
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.formatting import counted
 from amqpscope.dissector.protocols import registry
@@ -34,11 +35,13 @@ def add_common(
         what: name and description of the captures in the help.
     """
     parser.add_argument("captures", metavar=what[0], nargs="+", help=what[1])
-    parser.add_argument(
+    port = parser.add_argument(
         "--port", metavar="PORT=PROTOCOL", action="append", default=[], type=_port,
         help=f"protocol on this TCP port, whatever its content ({', '.join(registry.decoded())}); "
         "may be repeated",
     )  # fmt: skip
+    usual = {"amqp-0-9-1": 5672, "amqp-0-10": 5672, "rabbitmq-stream": 5552}
+    suggest(port, lambda: [f"{usual.get(name, 5672)}={name}" for name in registry.decoded()])
     parser.add_argument(
         "--spec", metavar="FILE", help="AMQP XML document (0-8 to 0-10), which extends the built-in protocol"
     )
@@ -65,6 +68,13 @@ def add_common(
         help="message bodies in the tables: left out, as a hash, or in full (default: hash)"
         if bodies
         else argparse.SUPPRESS,
+    )
+
+
+def add_replace(parser: argparse.ArgumentParser) -> None:
+    """Declare the option without which tables of other captures stay."""
+    parser.add_argument(
+        "--replace", action="store_true", help="replace tables of other captures in the folder, and nothing else there"
     )
 
 

@@ -30,8 +30,9 @@ class Dissect:
         arguments.add_common(parser, bodies=True)
         parser.add_argument(
             "-o", "--output", metavar="DIR", required=True,
-            help="folder for the tables; tables of an earlier run in it are replaced",
+            help="folder for the tables; tables of the same captures in it are replaced",
         )  # fmt: skip
+        arguments.add_replace(parser)
         parser.add_argument(
             "--format", choices=output.FORMATS, default="parquet", help="format of the files (default: parquet)"
         )
@@ -69,20 +70,22 @@ class Dissect:
         from amqpscope.dissector.cli import progress  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
-        from amqpscope.dissector.parallel.jobs import Jobs, Target  # noqa: PLC0415
+        from amqpscope.dissector.parallel.jobs import Jobs, Target, write  # noqa: PLC0415
+        from amqpscope.dissector.places import place  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
-        from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
-        from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
+        from amqpscope.dissector.tables import origin  # noqa: PLC0415
 
         settle()
         sources, options, status = common.sources(arguments)
         if arguments.jobs > 1 and any(source.size is None for source in sources):
             raise common.ArgumentError("--jobs is for files: a pipe can be read by one process only")
+        made_from = origin.of_captures(sources)
+        origin.check(place(arguments.output), made_from, arguments.replace)
+        note = origin.note(arguments.captures, (options.from_ns, options.to_ns), made_from)
         target = Target(arguments.output, arguments.format, arguments.compression)
-        output: Output | None = None
 
         def so_far() -> tuple[int, int]:
-            return len(reading.seen), jobs.rows + (sum(output.rows.values()) if output else 0)
+            return len(reading.seen), jobs.rows + reading.rows
 
         with (
             progress.shown() as advance,
@@ -92,23 +95,8 @@ class Dissect:
             compile_kernels(sources)
             read = progress.reading(advance, sources, so_far)
             reading = Reading(sources, options, read, watch=watch, make=jobs.make)
-            wanted = schemas(options.protocol)
-            try:
-                # The folder is created only after the first rows: a file that is not a capture changes nothing.
-                for work in reading.work():
-                    if output is None:
-                        output = self._open(arguments, options, Output, wanted)
-                        jobs.begin(reading)
-                    output.add(work)
-                if output is None:
-                    output = self._open(arguments, options, Output, wanted)
-                jobs.finish(reading.dissector, output)
-                output.finish()
-            except BaseException:
-                if output is not None:
-                    output.abort()
-                raise
-        frames = common.print_written(arguments.output, output.rows)
+            rows = write(reading, jobs, target, note)
+        frames = common.print_written(arguments.output, rows)
         return common.print_warnings(reading, arguments.tz, frames) or status
 
     def _follow(self, arguments: argparse.Namespace) -> int:
@@ -133,10 +121,6 @@ class Dissect:
         (dissect,) = entry_points(group="amqpscope.clusters", name="dissect")
         status: int = dissect.load()(arguments)
         return status
-
-    def _open(self, arguments: argparse.Namespace, options: "Options", kind: type, schemas: dict) -> "Output":  # type: ignore[type-arg,name-defined] # noqa: F821
-        note = {"captures": arguments.captures, "from_ns": options.from_ns, "to_ns": options.to_ns}
-        return kind(arguments.output, schemas, arguments.format, arguments.compression, note)
 
 
 class Frames:
@@ -215,19 +199,24 @@ class Handshakes:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare options and arguments."""
         from amqpscope.dissector.cli import arguments, selection  # noqa: PLC0415
+        from amqpscope.dissector.cli.options import suggest  # noqa: PLC0415
 
         arguments.add_common(parser)
         parser.add_argument(
-            "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
+            "--format", choices=("text", "json", "csv"), default="text", help="format of the output (default: text)"
+        )
+        parser.add_argument(
+            "--top", metavar="N", type=arguments.count, help="only the N worst lines (text), or connections (json, csv)"
         )
         arguments.add_schema(parser)
         selection.add_connection(parser)
-        parser.add_argument(
+        fail_on = parser.add_argument(
             "--fail-on", metavar="WHAT[:SEVERITY]", action="append", default=[], type=selection.fail_on,
             help="exit with status 1 when a connection failed (handshake), or one that came up ended badly (ending); "
             "with note, warning or error: of this severity or worse. 2 when there are no packets, or no connections "
             "between --from and --to",
         )  # fmt: skip
+        suggest(fail_on, selection.fails)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the verdicts.
@@ -239,7 +228,7 @@ class Handshakes:
         from dataclasses import replace  # noqa: PLC0415
 
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-        from amqpscope.dissector.cli import verdict_rows  # noqa: PLC0415
+        from amqpscope.dissector.cli import verdict_groups, verdict_rows  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.selection import names_of  # noqa: PLC0415
         from amqpscope.dissector.formatting import clean, exact  # noqa: PLC0415
@@ -255,7 +244,7 @@ class Handshakes:
             options, status = common.options(arguments, verdict_rows.begin_ns(folder)), 0
         else:
             sources, options, status = common.sources(arguments)
-        options, as_json = replace(options, handshakes=True), arguments.format == "json"
+        options, is_text = replace(options, handshakes=True), arguments.format == "text"
         kept = []
         with common.watch(sources) as watch:
             found = folder or Reading(sources, options, watch=watch)
@@ -265,16 +254,21 @@ class Handshakes:
                 if wanted and wanted.isdisjoint(names_of(row["connection_id"], listing.ends_of(row))):
                     continue
                 made.add(row)
-                if wanted or as_json:
+                if wanted or not is_text:
                     kept.append(row)
         if wanted and not kept:
             raise verdict_rows.VerdictError(f"no connection with the id or address {clean(', '.join(sorted(wanted)))}")
-        if as_json:
-            print(json.dumps(exact(made.document(kept)), ensure_ascii=False, indent=1))
+        if not is_text:
+            document = made.document(kept)
+            document["connections"] = document["connections"][: arguments.top]
+            if arguments.format == "csv":
+                verdict_rows.write_csv(sys.stdout, document["connections"])
+            else:
+                print(json.dumps(exact(document), ensure_ascii=False, indent=1))
         elif wanted:
-            print("\n\n".join("\n".join(ladder.lines(row, known, zone)).rstrip() for row in kept))
+            print("\n\n".join("\n".join(ladder.lines(row, known, zone)).rstrip() for row in kept[: arguments.top]))
         else:
-            print("\n".join(made.lines()))
+            print("\n".join([*verdict_groups.lines(made), *made.lines(arguments.top or listing.LINES)]))
         if isinstance(found, Reading):
             status = common.print_warnings(found, arguments.tz) or status
         is_outside = made.is_empty and any(common.wanted_times(arguments))

@@ -8,13 +8,20 @@ from amqpscope.dissector.cli.command import PROGRAM
 
 BASH = """\
 _{program}() {{
-    local word command= cur="${{COMP_WORDS[COMP_CWORD]}}"
+    local word command= at=$COMP_CWORD cur="${{COMP_WORDS[COMP_CWORD]}}"
+    local last=$cur
+    # bash divides words at = and :, also those in a value
+    while ((at > 1)) && [[ ${{COMP_WORDS[at]}} == [:=]* || ${{COMP_WORDS[at-1]}} == [:=] ]]; do
+        cur="${{COMP_WORDS[--at]}}$cur"
+    done
+    [[ $last == [:=] ]] && last=
+    local before="${{cur%"$last"}}"
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         case $word in
             {commands}) command=$word; break ;;
         esac
     done
-    case "$command ${{COMP_WORDS[COMP_CWORD-1]}}" in
+    case "$command ${{COMP_WORDS[at-1]}}" in
 {values}
     esac
     case "$command $cur" in
@@ -23,6 +30,8 @@ _{program}() {{
 }}
 complete -o default -F _{program} {program}
 """
+REST = 'COMPREPLY=("${COMPREPLY[@]#"$before"}")'
+"""What bash replaces is what follows the last = or :."""
 ZSH = """\
 #compdef {program}
 
@@ -56,7 +65,7 @@ def bash(parser: argparse.ArgumentParser) -> str:
         for action in options.shown(own):
             if options.choices(action):
                 patterns = "|".join(f'"{name} {option}"' for option in action.option_strings)
-                values.append(f"        {patterns}) {_words(options.choices(action))}; return ;;")
+                values.append(f"        {patterns}) {_words(options.choices(action))}; {REST}; return ;;")
         names.append(f'        "{name} -"*) {_words(_names(own))} ;;')
     return BASH.format(
         program=PROGRAM,
@@ -109,7 +118,7 @@ def _zsh(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield what `_arguments` of zsh takes for each option and argument."""
     for action in options.shown(parser):
         values = options.choices(action)
-        kind = f"({' '.join(values)})" if values else "_files" if options.is_file(action) else " "
+        kind = f"({_escaped(' '.join(values))})" if values else "_files" if options.is_file(action) else " "
         value = f":{_escaped(options.value(action))}:{kind}" if options.takes_value(action) else ""
         text = _escaped(options.help_of(action))
         for name in action.option_strings:

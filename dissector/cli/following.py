@@ -72,6 +72,18 @@ def is_wanted(arguments: argparse.Namespace) -> bool:
     return True
 
 
+def _check(output: Path, followed: str, replace: bool) -> None:
+    """Check that the output may be written there: it goes on with an earlier one, or replaces what may be replaced."""
+    from amqpscope.dissector.capture.sources import CAPTURE_NAME, named  # noqa: PLC0415
+    from amqpscope.dissector.tables import origin  # noqa: PLC0415
+    from amqpscope.dissector.tables.output import NOTE, STATE  # noqa: PLC0415
+
+    if replace or (output / STATE).exists() or not (output / NOTE).exists():
+        return
+    is_empty = not any(CAPTURE_NAME.search(path.name) for path in Path(followed).rglob("*"))
+    origin.check(output, [] if is_empty else origin.of_captures(named([followed])))
+
+
 def run(
     arguments: argparse.Namespace,
     options: Options,
@@ -105,6 +117,7 @@ def run(
     settle()
     (named,) = arguments.captures
     path, output = os.path.realpath(named), str(arguments.output)
+    _check(Path(output), path, arguments.replace)
     note = {"captures": [named], "followed": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
     contradictions = Contradictions()
 
@@ -119,7 +132,7 @@ def run(
         sys.stderr.write(f"{output}: {done}{waiting}\n")
 
     made_by = author(path, options, extra)
-    with Watch() as watch, Journal(output, schemas, form, compression, note, made_by) as journal:
+    with Watch() as watch, Journal(output, schemas, form, compression, note, made_by, arguments.replace) as journal:
         follower = Follower(
             Folder(path), journal, options, make, compile_kernels, report, watch, arguments.until_idle,
             dissector or IdleDissector,

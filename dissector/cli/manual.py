@@ -20,7 +20,9 @@ def page(parser: argparse.ArgumentParser, known: Mapping[str, Command]) -> str:
     lines += [".SH EXIT STATUS"]
     for status, meaning in STATUSES.items():
         lines += [".TP", f".B {status}", _text(meaning)]
-    lines += [".SH ENVIRONMENT", ".TP", ".B NO_COLOR", "Print no colours, also on a terminal.", ".SH EXAMPLES"]
+    lines += [".SH ENVIRONMENT", ".TP", ".B NO_COLOR", "Print no colours, also on a terminal.", ".TP"]
+    lines += [".B FORCE_COLOR, CLICOLOR_FORCE", r"Print colours, also to files and pipes. \-\-color has precedence."]
+    lines += [".SH EXAMPLES"]
     for command in known.values():
         for line, meaning in command.examples:
             lines += [".TP", f".B {PROGRAM} {_text(line)}", _text(meaning)]

@@ -1,7 +1,8 @@
 """Read the declarations of an argument parser: its commands, its options, and what these take."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from weakref import WeakKeyDictionary
 
 FILES = ("FILE", "DIR", "CAPTURE", "STATS")
 """Names in the help of values that are files or folders."""
@@ -33,9 +34,18 @@ def value(action: argparse.Action) -> str:
     return str(action.metavar or "{" + ",".join(map(str, action.choices or ())) + "}") if takes_value(action) else ""
 
 
+def suggest(action: argparse.Action, values: Callable[[], Iterable[str]]) -> None:
+    """Declare values that completion offers for an option that may have others, too."""
+    _suggested[action] = values
+
+
+_suggested: WeakKeyDictionary[argparse.Action, Callable[[], Iterable[str]]] = WeakKeyDictionary()
+
+
 def choices(action: argparse.Action) -> list[str]:
-    """Return the values that an option may have; none where it may have any."""
-    return list(map(str, action.choices or ()))
+    """Return the values that an option may have, or often has; none where it may have any."""
+    suggested = _suggested.get(action)
+    return list(map(str, action.choices or (suggested() if suggested else ())))
 
 
 def is_file(action: argparse.Action) -> bool:

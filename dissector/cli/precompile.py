@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from amqpscope.dissector.capture.sources import Source, total_size
 from amqpscope.dissector.kernels import kernel
+from amqpscope.errors import installing
 
 ENOUGH_BYTES = 4 << 20
 """Bytes of each capture that the process reads."""
@@ -24,7 +25,10 @@ def compile_kernels(sources: list[Source]) -> None:
         return
     if not kernel.worthwhile(size):
         if (size or 0) >= kernel.COMPILE_COLD_ABOVE:
-            sys.stderr.write("amqpscope: no compiled kernels, so this is slow: pip install 'amqpscope[compile]'\n")
+            sys.stderr.write(
+                f"amqpscope: no compiled kernels, so this is slow: {installing('compile')}, or `make wheel`, "
+                "which makes a wheel that carries them\n"
+            )
         return
     paths = [source.path for source in sources[:CAPTURES] if source.size and isinstance(source.path, str)]
     if paths:

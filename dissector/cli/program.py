@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 from amqpscope.dissector.cli import options
 from amqpscope.dissector.cli.command import PROGRAM, STATUSES, Command
 from amqpscope.dissector.parallel import process
-from amqpscope.errors import Error, installing, reason
+from amqpscope.errors import Error, installing, near, reason
+from amqpscope.spec import layout
 
 GROUP = "amqpscope.commands"
 SHELLS = ("bash", "zsh", "fish")
@@ -81,6 +82,10 @@ def parser(known: dict[str, Command], with_options: bool = True) -> argparse.Arg
         )
         if with_options:
             command.add_arguments(own)
+            own.add_argument(
+                "--color", metavar="WHEN", choices=layout.COLORS, default="auto",
+                help="colours: auto, always or never (default: auto, where output is a terminal)",
+            )  # fmt: skip
     return whole
 
 
@@ -119,15 +124,26 @@ def _open_streams() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if words and not words[0].startswith("-") and words[0] not in _entries():
+        what = f"no command {words[0]!r}{near(words[0], _entries())}"
+        print(f"{PROGRAM}: {what} ({PROGRAM} --help has all commands)", file=sys.stderr)
+        return 2
     known = commands(words[0] if words and words[0] in _entries() else None)
     if words and words[0] in known and lacking(known[words[0]]):
         extra = known[words[0]].extra or ""
         print(f"amqpscope: {words[0]} needs packages that are missing: {installing(extra)}", file=sys.stderr)
         return 2
     whole = parser(known, with_options=words not in NO_OPTIONS)
+    if not words:
+        whole.print_help()
+        return 0
     arguments, left = whole.parse_known_args(words)
     if left:  # argparse would name the program, not the command
-        options.below(whole)[arguments.command].error(f"unrecognized arguments: {' '.join(left)}")
+        own = options.below(whole)[arguments.command]
+        names = [name for action in options.shown(own) for name in action.option_strings if name.startswith("--")]
+        unknown = next((word.partition("=")[0] for word in left if word.startswith("--")), "")
+        own.error(f"unrecognized arguments: {' '.join(left)}{near(unknown, names) if unknown else ''}")
+    layout.set_color(arguments.color)
     return known[arguments.command].run(arguments)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.cli.options import suggest
 from amqpscope.dissector.cli.printers import KIND_COLUMNS, Peers, View, kind
 from amqpscope.spec.handshakes import SEVERITIES
 
@@ -34,10 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("queue", "NAME", str, "that name this queue or stream"),
         ("exchange", "NAME", str, "that name this exchange"),
     ):
-        group.add_argument(
+        action = group.add_argument(
             f"--{name}", metavar=metavar, action="append", default=[], type=type_, help=f"only frames {what}"
         )
+        if name == "method":
+            suggest(action, _methods)
     group.add_argument("-c", "--count", metavar="N", type=_count, help="stop after this number of frames")
+
+
+def _methods() -> list[str]:
+    """Return the names of all methods and commands."""
+    from amqpscope import spec  # noqa: PLC0415 - it reads all documents
+    from amqpscope.spec.documents import names  # noqa: PLC0415
+
+    return sorted({method.full_name for name in names() for method in spec.load(name).methods})
+
+
+def fails() -> list[str]:
+    """Return what --fail-on may be given."""
+    return [what for part in FAILS for what in (part, *(f"{part}:{severity}" for severity in SEVERITIES[1:]))]
 
 
 def add_connection(parser: "argparse._ActionsContainer") -> None:

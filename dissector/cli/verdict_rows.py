@@ -1,8 +1,9 @@
 """Read the rows of `connections` that verdicts are printed from, out of captures or of written tables."""
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,3 +82,18 @@ def _of_tables(folder: Place) -> Iterator[pa.RecordBatch]:
         if missing:
             raise VerdictError(f"{folder}: no verdicts in these tables ({missing[0]} is missing); dissect again")
         yield from table.to_batches(columns=list(COLUMNS))
+
+
+CSV = (
+    "connection_id", "client", "server", "protocol", "first", "last", "severity", "code", "summary", "remedy",
+    "handshake_stage", "handshake_outcome", "ending", "handshake_ns", "closed_by", "reply_code", "reply_text", "vhost",
+    "user", "first_capture", "first_packet",
+)  # fmt: skip
+"""Columns of `--format csv`."""
+
+
+def write_csv(file: TextIO, connections: Iterable[dict[str, Any]]) -> None:
+    """Write connections (`listing.as_dict`) as CSV, with a line of names."""
+    writer = csv.DictWriter(file, CSV, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(connections)

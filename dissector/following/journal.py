@@ -42,6 +42,7 @@ class Journal:
         compression: compression of Parquet.
         note: content of the folder's note, besides whether the output is complete.
         made_by: what wrote the batches, which must be the same when it goes on.
+        replace: whether tables that something else wrote are replaced.
 
     Attributes:
         rows: number of rows, by table.
@@ -58,9 +59,10 @@ class Journal:
         compression: str = CODEC,
         note: Mapping[str, object] | None = None,
         made_by: str = "",
+        replace: bool = False,
     ) -> None:
         self.folder, self.schemas, self.form, self.compression = Path(folder), schemas, form, compression
-        self.note, self.made_by = dict(note or {}), made_by
+        self.note, self.made_by, self.replace = dict(note or {}), made_by, replace
         self.number = 0
         self.rows = dict.fromkeys(schemas, 0)
         self._final = dict.fromkeys(schemas, 0)
@@ -79,9 +81,8 @@ class Journal:
                 raise InUseError(f"{self.folder}: another process writes there") from None
             there = self._state.iterdir() if self._state.is_dir() else ()
             self.number = max((int(path.name) for path in there if path.name.isdecimal()), default=0)
-            if self.number:
-                self._go_on()
-            else:
+            if not (self.number and self._goes_on()):
+                self.number = 0
                 self._write_note(complete=False)
                 empty(self.folder, parts, self.schemas)
             held.callback(lambda: shutil.rmtree(self._next, ignore_errors=True))
@@ -104,13 +105,16 @@ class Journal:
     def _next(self) -> Path:
         return self._state / f"{self.number + 1:08d}{NEW}"
 
-    def _go_on(self) -> None:
-        """Complete the last batch that was committed, and remove what was not."""
+    def _goes_on(self) -> bool:
+        """Complete the last batch that was committed, and remove what was not; or return that it is to be replaced."""
         found = json.loads((self.last / MANIFEST).read_text(encoding="utf-8"))
         made = found["made_by"], found["form"], sorted(found["rows"])
         if made != (self.made_by, self.form, sorted(self.schemas)):
-            raise OutputError(f"{self.folder}: was begun with other options; name another folder, or remove it")
+            if self.replace:
+                return False
+            raise OutputError(f"{self.folder}: was begun with other options; name another folder, or give --replace")
         self._publish(found)
+        return True
 
     def state(self, name: str) -> bytes | None:
         """Return state of the last batch; None before the first, and where it has none of that name."""

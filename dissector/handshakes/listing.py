@@ -140,8 +140,8 @@ class Listing:
             if group.first[column] and self.handshakes.causes[group.first[column]].severity in worst
         )
 
-    def lines(self) -> Iterator[str]:
-        """Return the lines of the table, of the meaning of its codes, and of the notes."""
+    def lines(self, most: int = LINES) -> Iterator[str]:
+        """Return the lines of the table, at most this number, of the meaning of its codes, and of the notes."""
         groups = self.worst_first
         if not groups:
             yield "No connections to a message broker." + self._others()
@@ -151,17 +151,17 @@ class Listing:
         days = f"on {first}" if first == last else f"from {first} to {last}"
         yield from paragraph(f"{counted(total, 'connection')} {days}: {self._summary()}.{self._others()}", 0)
         yield ""
-        shown = groups[:LINES]
+        shown = groups[:most]
         inks = ["error" if self._never_came_up(group.first) else group.first["severity"] for group in shown]
         zone = zone_name(groups[0].first["first_ts_ns"], self.zone)
         heads = ["", "VERDICT", "CLIENT > SERVER", "REACHED", "TOOK", f"WHEN ({zone})", "WHAT"]
         yield from _table(heads, [self._cells(group, first == last) for group in shown], inks)
-        if len(groups) > LINES:
-            rest = counted(sum(group.count for group in groups[LINES:]), "connection")
-            lines = counted(len(groups) - LINES, "line")
+        if len(groups) > most:
+            rest = counted(sum(group.count for group in groups[most:]), "connection")
+            lines = counted(len(groups) - most, "line")
             yield from paragraph(f"and {lines} more, of {rest}; --format json has them all", 0)
         explained: set[str] = set()
-        for group in groups:
+        for group in shown:
             cause = cause_of(group.first, self.handshakes)
             if cause.severity == "fine" or cause.code in explained:
                 continue

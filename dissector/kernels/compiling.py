@@ -141,8 +141,7 @@ def _options(function: Callable[..., Any]) -> dict[str, Any]:
 
     Bounds checks are on, because bytes from the wire determine many indexes; they are off for `proven` kernels.
     """
-    own = {"boundscheck": not declared.is_proven(function), "forceinline": not declared.is_outlined(function)}
-    return declared.FLAGS | own
+    return declared.FLAGS | {"boundscheck": not declared.is_proven(function)}
 
 
 # -------------------------------------------------------------------------------------------------------------- LLVM

@@ -13,11 +13,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _kernels: set[Callable[..., Any]] = set()
 _proven: set[Callable[..., Any]] = set()
-_outlined: set[Callable[..., Any]] = set()
 
-FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False, "forceinline": True}
-"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. A call
-passes every array as seven words on the stack, and every matrix as nine; inlining avoids most of that."""
+FLAGS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+"""How numba compiles kernels. They allocate nothing: without `_nrt`, references to arrays are not counted. LLVM decides
+what it inlines: to force it took twice the time of compiling, and the kernels ran no faster."""
 
 
 def kernel(function: F) -> F:
@@ -32,10 +31,8 @@ def proven(function: F) -> F:
     return kernel(function)
 
 
-def called(function: F) -> F:
-    """Register a kernel that is not inlined: a long one that few rows need is compiled only once."""
-    _outlined.add(function)
-    return kernel(function)
+called = kernel
+"""Another name of `kernel`, for long ones that few rows need."""
 
 
 def interpreted_as(stand_in: F) -> Callable[[F], F]:
@@ -67,11 +64,6 @@ def i64(value: int) -> int:
 def is_proven(function: Callable[..., Any]) -> bool:
     """Return whether a kernel is compiled without bounds checks."""
     return function in _proven
-
-
-def is_outlined(function: Callable[..., Any]) -> bool:
-    """Return whether a kernel is called, not inlined."""
-    return function in _outlined
 
 
 def is_kernel(value: Any) -> bool:

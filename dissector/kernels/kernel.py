@@ -39,7 +39,6 @@ from amqpscope.dissector.kernels.declared import (
     interpreted,
     is_declaration,
     is_kernel,
-    is_outlined,
     is_proven,
     kernel,
     proven,
@@ -57,7 +56,7 @@ _count = 0
 """Kernels that were compiled in this process."""
 _compiling = RLock()
 
-FORMAT = 3
+FORMAT = 4
 """Raised by one when kernels are compiled, called or cached in another way: this invalidates the cache."""
 
 C_ORDER, F_ORDER = 0x1, 0x2
@@ -68,6 +67,8 @@ COMPILE_ABOVE = 1 << 18
 """Bytes of input above which loading cached compiled kernels (0.1 s) pays."""
 COMPILE_COLD_ABOVE = 8 << 20
 """Bytes of input above which compiling kernels for the first time (about a minute) pays."""
+COMPILING = "compiling kernels that this input needs, once; a wheel of `make wheel` never does"
+"""What is reported while they compile."""
 
 
 def call(function: Callable[..., Any], compiled: bool, *arguments: Any) -> Any:
@@ -202,10 +203,10 @@ def _announced(name: str) -> Iterator[None]:
     _count += 1
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if is_terminal:
-        sys.stderr.write(f"\ramqpscope: compiling kernels, once for this processor: {_count}, {name} ")
+        sys.stderr.write(f"\r\033[Kamqpscope: {COMPILING}: {_count}, {name} ")
         sys.stderr.flush()
     elif _count == 1 and sys.stderr is not None:
-        sys.stderr.write("amqpscope: compiling kernels, once for this processor (about a minute for all)\n")
+        sys.stderr.write(f"amqpscope: {COMPILING} (a few minutes at most)\n")
     try:
         yield
     finally:
@@ -263,7 +264,6 @@ def _digest(function: Callable[..., Any]) -> str:
                 FORMAT,
                 FLAGS,
                 is_proven(function),
-                is_outlined(function),
                 code.co_code,
                 code.co_consts,
                 code.co_varnames,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Iterator, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
@@ -201,3 +201,40 @@ def _end_with(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         connection.recv()
     os._exit(1)
+
+
+def write(reading: Reading, jobs: Jobs, target: Target, note: Mapping[str, object]) -> dict[str, int]:
+    """Write the tables of captures; return the number of rows of each table, as `reading` counts them meanwhile.
+
+    The folder is created only after the first rows: a file that is not a capture changes nothing.
+
+    Args:
+        reading: the pass over them; its dissector is made by `jobs`.
+        jobs: the processes.
+        target: where and how to write.
+        note: of the folder (`origin.note`).
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: the folder cannot be written.
+    """
+    output: Output | None = None
+
+    def opened() -> Output:
+        made = Output(target.folder, schemas(reading.options.protocol), target.form, target.compression, note)
+        jobs.begin(reading)
+        return made
+
+    try:
+        for rows in reading.work():
+            output = output or opened()
+            output.add(rows)
+            reading.rows = sum(output.rows.values())
+        output = output or opened()
+        jobs.finish(reading.dissector, output)
+        output.finish()
+    except BaseException:
+        if output is not None:
+            output.abort()
+        raise
+    return output.rows

@@ -7,6 +7,7 @@
     for connection in amqpscope.handshakes("trouble.pcap"):  # a dict for each connection
         print(connection["client"], connection["code"], connection["summary"])
     messages = amqpscope.read("trouble.pcap")["messages"]  # a pyarrow.RecordBatchReader for each table
+    amqpscope.dissect("captures/", "tables")  # the tables, as Parquet
     confirms = amqpscope.analyze("trouble.pcap")["confirms"]  # a pyarrow.Table for each table of statistics
     amqpscope.report("trouble.pcap", "report.html")  # one page about all of it
     amqpscope.spec.load("amqp-0-9-1").method("basic.publish").fields
@@ -25,15 +26,16 @@ from amqpscope.errors import Error
 if TYPE_CHECKING:
     from amqpscope import spec
     from amqpscope.dashboards.api import report
-    from amqpscope.dissector.api import frames, handshakes
+    from amqpscope.dissector.api import dissect, frames, handshakes
     from amqpscope.dissector.reading import read
     from amqpscope.pipelines.api import analyze
 
-__all__ = ["Error", "analyze", "frames", "handshakes", "read", "report", "spec"]
+__all__ = ["Error", "analyze", "dissect", "frames", "handshakes", "read", "report", "spec"]
 
 # To offer one more name: a line here, one in `__all__`, and its import above, which is what type checkers read.
 _HOMES = {
     "analyze": "amqpscope.pipelines.api:analyze",
+    "dissect": "amqpscope.dissector.api:dissect",
     "frames": "amqpscope.dissector.api:frames",
     "handshakes": "amqpscope.dissector.api:handshakes",
     "read": "amqpscope.dissector.reading:read",

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 
 
 class Error(Exception):
@@ -18,6 +19,16 @@ def reason(error: BaseException) -> str:
     number = getattr(error, "errno", None) or 0
     words = os.strerror(number) if number > 0 else getattr(error, "strerror", None)
     return words.lower() if words else " ".join(str(error).split()) or type(error).__name__
+
+
+def near(wanted: str, known: Iterable[str]) -> str:
+    """Return a question that names what a user may have meant, to follow an error; empty where nothing is near."""
+    import difflib  # noqa: PLC0415 - rarely needed
+
+    names = sorted({*known})
+    found = difflib.get_close_matches(wanted.lower(), names, 3, 0.6)
+    found += [name for name in names if len(wanted) > 2 and wanted.lower() in name and name not in found]
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def installing(extra: str) -> str:

@@ -324,6 +324,76 @@ def test_colours_are_for_terminals_that_want_them(command: list[str], monkeypatc
     assert "\x1b[" in coloured and plain[0] == plain[1] == re.sub(r"\x1b\[[\d;]*m", "", coloured)
 
 
+@pytest.mark.parametrize(
+    ("option", "variables", "is_coloured"),
+    [
+        ([], {}, False),
+        ([], {"FORCE_COLOR": "1"}, True),
+        ([], {"CLICOLOR_FORCE": "1"}, True),
+        ([], {"CLICOLOR_FORCE": "0"}, False),
+        ([], {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+    ],
+)
+def test_colours_are_as_asked_for_where_there_is_no_terminal(
+    option: list[str], variables: dict[str, str], is_coloured: bool, shown: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(name, variables.get(name, ""))
+    assert ("\x1b[" in shown("spec", "basic.publish", *option)) is is_coloured
+
+
+def test_alone_the_program_prints_its_help(shown: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    alone = shown()
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert alone == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["handshake", "x.pcap"], "did you mean handshakes?"),
+        (["dissct"], "did you mean dissect?"),
+        (["frames", "x.pcap", "--conection", "1"], "did you mean --connection"),
+        (["handshakes", "x.pcap", "--failon=handshake"], "did you mean --fail-on?"),
+    ],
+)
+def test_near_misses_are_named(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(words)
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (status, meant in line) == (2, True), line
+
+
+def test_verdicts_in_csv_are_those_in_json(shown: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(shown("handshakes", FAILED, "--format", "csv"))))
+    found = json.loads(shown("handshakes", FAILED, "--format", "json"))["connections"]
+    assert len(rows) == len(found) > 3
+    for row, wanted in zip(rows, found, strict=True):
+        assert {name: str(wanted[name] if wanted[name] is not None else "") for name in row} == row
+    best = list(csv.DictReader(io.StringIO(shown("handshakes", FAILED, "--format", "csv", "--top", "2"))))
+    assert best == rows[:2]
+
+
+def test_the_worst_lines_come_alone(shown: Any) -> None:
+    assert "more, of" in shown("handshakes", FAILED, "--top", "2")
+    assert "more, of" not in shown("handshakes", FAILED)
+
+
+def test_groups_of_hundreds_of_connections_come_first(shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = shown("handshakes", FAILED)
+    monkeypatch.setattr("amqpscope.dissector.cli.verdict_groups.MANY", 2)
+    many = shown("handshakes", FAILED)
+    assert many.endswith(few) and many.startswith("What is wrong with ")
+    groups = many.removesuffix(few)
+    codes = {each["code"] for each in json.loads(shown("handshakes", FAILED, "--format", "json"))["connections"]}
+    assert sum(f" x {code} " in groups for code in codes) > 3
+
+
 def test_a_ladder_marks_its_proof_and_keeps_its_sides(shown: Any, tmp_path: Path) -> None:
     path = tmp_path / "one.pcap"
     path.write_bytes(pcap(Tape().play(handshake()).packets))

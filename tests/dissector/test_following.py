@@ -162,7 +162,8 @@ def test_what_other_options_began_is_refused(tmp_path: Path) -> None:
     how = ["dissect", "--follow", str(folder), "-o", out, "--until-idle", "0"]
     assert main(how) == 0
     assert main([*how, "--bodies", "full"]) == 2
-    assert main(["dissect", str(folder), "-o", out]) == 0  # replaces it all
+    assert main(["dissect", str(folder), "-o", out]) == 2
+    assert main(["dissect", str(folder), "-o", out, "--replace"]) == 0
     assert not (tmp_path / "tables" / "_state").exists()
     expected = comparable(written(Path(out)))
     assert main(how) == 0

@@ -66,16 +66,24 @@ COMPLETED = {
     "amqpscope handshakes --fail": ["--fail-on"],
     "amqpscope frames --format js": ["json"],
     "amqpscope --completion z": ["zsh"],
+    "amqpscope frames --method basic.pub": ["basic.publish"],
 }
+DIVIDED = {
+    "handshakes --fail-on ending : er": ["error"],
+    "handshakes --fail-on ending :": ["note", "warning", "error"],
+    "frames --port 5672 = amqp-0-9-": ["amqp-0-9-1"],
+}
+"""Words as bash divides them, and what it puts for the last part."""
 
 
-@pytest.mark.parametrize("line", COMPLETED)
+@pytest.mark.parametrize("line", [*COMPLETED, *(f"amqpscope {line}" for line in DIVIDED)])
 def test_bash_completes(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "completion"
     path.write_text(printed(capsys, "--completion", "bash"))
     code = f". {path}; COMP_WORDS=({line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _amqpscope; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == COMPLETED[line] and not done.stderr
+    wanted = COMPLETED.get(line) or DIVIDED[line.removeprefix("amqpscope ")]
+    assert done.stdout.split() == wanted and not done.stderr
 
 
 @needs("fish")

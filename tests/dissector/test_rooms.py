@@ -14,6 +14,7 @@ MODULES = {".".join(path.relative_to(FOLDER).with_suffix("").parts): path for pa
 MAY_IMPORT = {
     "kernels": set(),
     "formatting": set(),
+    "time_range": set(),
     "places": {"stores"},
     "stores": set(),
     "capture": {"places", "kernels"},
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     },
     "moving": {"tables", "protocols", "tls", "tcp", "packets", "kernels"},
     "dissector": {"moving", "tables", "protocols", "tls", "tcp", "packets", "capture", "kernels"},
-    "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels"},
+    "reading": {"dissector", "tables", "packets", "capture", "fields", "kernels", "time_range"},
     "parallel": {"reading", "dissector", "tables", "places", "tls", "tcp", "packets", "capture", "kernels"},
     "following": {"parallel", "reading", "dissector", "moving", "tables", "tcp", "packets", "capture", "kernels"},
     "cli": {
@@ -54,7 +55,7 @@ MAY_IMPORT = {
         "places",
         "kernels",
     },
-    "api": {"cli", "reading", "dissector", "handshakes", "capture", "places"},
+    "api": {"cli", "reading", "dissector", "handshakes", "capture", "parallel", "tables", "places", "time_range"},
     "__init__": set(),
 }
 """The rooms, and the modules that lie beside them, with the rooms before them that they take from."""

@@ -61,6 +61,17 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
         assert rows(found) == rows(whole[name]), name
 
 
+def test_swapped_tables_are_refused() -> None:
+    tables = ours(CAPTURES / "orders_aio_pika.pcap")
+    frames, messages, connections = (tables[name] for name in ("amqp091_frames", "messages", "connections"))
+    with pytest.raises(amqpscope.Error, match=r"confirms expects the table `amqp091_frames` here, .* of `messages`"):
+        pipelines.confirms(messages, frames, connections)
+    with pytest.raises(ValueError, match="`messages` here, and got one with the columns of `connections`"):
+        pipelines.transits(connections)
+    few = messages.select(["connection_id", "ts_ns"])
+    assert pipelines.transits(few).num_rows == 0, "columns that several tables have"
+
+
 def test_jobs_on_spark_give_the_same_rows(spark: Any) -> None:
     captures = [CAPTURES / "blocked.pcap", CAPTURES / "stream_js.pcap"]
     tables = {name: reader.read_all() for name, reader in amqpscope.read(captures).items()}
@@ -97,7 +108,7 @@ def test_analyze_writes_what_it_returns(tmp_path: Path) -> None:
     assert main(["analyze", str(tmp_path / "tables"), "--to", "1", "-o", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="are for captures"):
-        amqpscope.analyze(tmp_path / "tables", to_ns=1)
+        amqpscope.analyze(tmp_path / "tables", to=1)
     with pytest.raises(FileNotFoundError):
         amqpscope.analyze(tmp_path / "none.pcap")
 
