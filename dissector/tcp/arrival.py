@@ -8,10 +8,23 @@ from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
-from amqpscope.dissector.tcp.opening import come_up, synchronize
+from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, start, synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.settling import is_due, rebase, settle
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
+from amqpscope.dissector.tcp.state import (
+    STARTED_BY_OTHER,
+    STARTED_ELSEWHERE,
+    STARTED_HERE,
+    UNSEEN,
+    Conn,
+    Control,
+    Direction,
+    Facts,
+    Flows,
+    Queue,
+    Results,
+    Segment,
+)
 from amqpscope.dissector.tcp.windows import stall, watch
 
 RESET_REACH = 1 << 20
@@ -43,6 +56,8 @@ def take(
         come_up(batch, i, flows, slot, side)
         if conn[slot, Conn.UNSETTLED] and is_due(flows, slot):
             settle(flows, slot)
+    if flags & (ACK | RST) == ACK:
+        infer_start(batch, i, flows, slot, side)
     if flags & RST:
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
@@ -56,6 +71,10 @@ def take(
         if flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
     elif flags & RST == 0 and direction[row, Direction.STARTED]:
+        if direction[row, Direction.STARTED] >= STARTED_BY_OTHER and (
+            flows.facts[slot, Facts.SYN] or not is_under_way(batch, i, flows, slot, row)
+        ):
+            direction[row, Direction.STARTED] = STARTED_HERE
         sent = position(direction, row, first_byte(batch, i))
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
     if lacks(flows, row) or lacks(flows, other):
@@ -87,7 +106,7 @@ def prove_by_reset(direction: Array, row: int, pos: int) -> None:
 def is_beyond_by_one(batch: SegmentBatch, i: int, direction: Array, row: int) -> bool:
     """Return whether a segment acknowledges one byte more of a direction than was seen: a FIN that was not captured."""
     pos = position(direction, row, batch.ack[i])
-    is_known: bool = direction[row, Direction.STARTED] == 1 and direction[row, Direction.FIN] < 0
+    is_known: bool = direction[row, Direction.STARTED] == STARTED_HERE and direction[row, Direction.FIN] < 0
     return is_known and pos == direction[row, Direction.TOP] + 1
 
 
@@ -111,7 +130,7 @@ def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, 
 @kernel
 def acknowledged(direction: Array, row: int, ack: int) -> int:
     """Return the position in a direction up to which this number acknowledges it."""
-    if direction[row, Direction.STARTED] == 0:
+    if direction[row, Direction.STARTED] == 0 or direction[row, Direction.STARTED] == UNSEEN:
         return 0
     acked: int = position(direction, row, ack)
     # A FIN counts as a byte, and the capture may have missed it.
@@ -155,18 +174,23 @@ def take_bytes(
     direction = flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
-    start = first_byte(batch, i)
+    first = first_byte(batch, i)
     length = batch.length[i]
-    if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.NEXT] = start
-    elif direction[row, Direction.STARTED] == 2 or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
-        rebase(flows, slot, side, start)
-    direction[row, Direction.STARTED] = 1
+    started = direction[row, Direction.STARTED]
+    if started == 0 or (
+        started == UNSEEN and flows.facts[slot, Facts.SYN] == 0 and is_under_way(batch, i, flows, slot, row)
+    ):
+        direction[row, Direction.NEXT] = first
+    elif started == STARTED_ELSEWHERE or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
+        rebase(flows, slot, side, first)
+    elif started >= STARTED_BY_OTHER:
+        start(flows, slot, side, first)
+    direction[row, Direction.STARTED] = STARTED_HERE
     if flows.conn[slot, Conn.UNSETTLED] == 0 and flows.facts[slot, Facts.ID] == 0:
-        identify(flows, slot, start, batch.ts_ns[i])
+        identify(flows, slot, first, batch.ts_ns[i])
     again = Direction.TWICE if copy else Direction.AGAIN
     here = direction[row, Direction.POS]
-    pos = position(direction, row, start)
+    pos = position(direction, row, first)
     end_pos = pos + length
     if (
         not copy
@@ -184,6 +208,9 @@ def take_bytes(
     direction[row, again] += max(here - pos, 0)
     if end_pos <= direction[row, Direction.ACKED]:
         needs = 0  # retransmitted, or captured late: its time is not that of the bytes
+    if direction[row, Direction.TOP] < min(end_pos, direction[other, Direction.END_ACKED]):
+        direction[other, Direction.AFTER_PACKET] = batch.packet[i]
+        direction[other, Direction.AFTER_CAPTURE] = batch.capture[i]
     direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
@@ -223,16 +250,21 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     """Note a FIN or a RST."""
     conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
+    other = 2 * slot + 1 - side
     is_reset = batch.flags[i] & RST
     if not is_reset and direction[row, Direction.STARTED]:
         direction[row, Direction.FIN] = position(direction, row, first_byte(batch, i)) + batch.length[i]
+    # A FIN that acknowledges the other side's came after it, whichever was captured first.
     if conn[slot, Conn.CLOSER] < 0:
-        # A FIN that acknowledges the other side's came after it, whichever was captured first.
-        answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, 2 * slot + 1 - side)
+        answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, other)
         conn[slot, Conn.CLOSER] = 1 - side if answers else side
+    elif 0 <= direction[row, Direction.FIN] < direction[other, Direction.END_ACKED]:
+        conn[slot, Conn.CLOSER] = side
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
     if direction[row, Direction.END] == 0:
         direction[row, Direction.END] = RST if is_reset else FIN
         direction[row, Direction.END_TS] = batch.ts_ns[i]
         direction[row, Direction.END_PACKET] = batch.packet[i]
         direction[row, Direction.END_CAPTURE] = batch.capture[i]
+        if batch.flags[i] & ACK and direction[other, Direction.STARTED]:
+            direction[row, Direction.END_ACKED] = position(direction, other, batch.ack[i])

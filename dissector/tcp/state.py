@@ -32,6 +32,9 @@ MISMATCH, REUSED, TWICE, GAP, FRAME_GAP = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
+STARTED_HERE, STARTED_ELSEWHERE, STARTED_BY_OTHER, UNSEEN = range(1, 5)
+"""How the beginning of a direction is known: from its own segments; from those at another capture point alone; from
+what the other side acknowledges, which waits for it; the same, but waits no longer."""
 BY_LOWER_PORT, BY_PORT, BY_CONTENT, BY_SYN = range(1, 5)
 """What shows who is the client, from the weakest to the strongest; `ROLES_BY` has their names in tables."""
 ROLES_BY = ("", "lower-port", "port", "content", "syn")
@@ -98,7 +101,7 @@ class Conn(Matrix):
 class Direction(Matrix):
     """The directions of connections."""
 
-    STARTED = column("1: the next sequence number is known; 2: from another capture point alone")
+    STARTED = column("how the next sequence number is known: STARTED_...; 0: it is not")
     NEXT = column("sequence number (32 bits) of the next byte")
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
@@ -136,6 +139,11 @@ class Direction(Matrix):
     END_TS = column("time of that")
     END_PACKET = column("packet of that")
     END_CAPTURE = column("capture of that")
+    END_ACKED = column(
+        "position of the other side up to which that acknowledges it, where its FIN counts; -1: none", empty=-1
+    )
+    AFTER_PACKET = column("last packet with bytes that it acknowledges, of those captured after it; 0: none")
+    AFTER_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
     RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")

@@ -14,7 +14,17 @@ from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, flush_both
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
+from amqpscope.dissector.tcp.state import (
+    STARTED_ELSEWHERE,
+    Conn,
+    Control,
+    Direction,
+    Facts,
+    Flows,
+    Queue,
+    Results,
+    Segment,
+)
 
 SILENT_NS = 60_000_000_000
 """Time without a segment at the own point after which another one goes on in its place."""
@@ -122,7 +132,7 @@ def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side
     start = first_byte(batch, i)
     caplen = min(batch.caplen[i], batch.length[i])
     if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.STARTED] = 2
+        direction[row, Direction.STARTED] = STARTED_ELSEWHERE
         direction[row, Direction.NEXT] = start
     here = direction[row, Direction.POS]
     pos = here + difference(start, direction[row, Direction.NEXT])
