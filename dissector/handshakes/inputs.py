@@ -31,6 +31,10 @@ class Side(NamedTuple):
     """Its FIN was not captured: the numbers of later packets count it."""
     end_after: PacketRef | None = None
     """The last packet with bytes that its end acknowledges, where the capture has it after the end."""
+    last_ns: int = 0
+    """Time of its last packet of any kind before any FIN or RST; 0: none."""
+    unacknowledged_ns: int = 0
+    """Since when bytes of it are not acknowledged, before any FIN or RST; 0: all are."""
 
 
 class Tcp(NamedTuple):

@@ -58,6 +58,8 @@ def take(
             settle(flows, slot)
     if flags & (ACK | RST) == ACK:
         infer_start(batch, i, flows, slot, side)
+    if conn[slot, Conn.CLOSER] < 0 and flags & (FIN | RST) == 0:
+        direction[row, Direction.LAST_TS] = batch.ts_ns[i]
     if flags & RST:
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
@@ -160,6 +162,9 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
                 direction[other, Direction.LATE_PACKET] = batch.packet[i]
                 direction[other, Direction.LATE_CAPTURE] = batch.capture[i]
             direction[other, Direction.ACKED] = acked
+            if flows.conn[row >> 1, Conn.CLOSER] < 0:
+                is_all = acked >= direction[other, Direction.TOP]
+                direction[other, Direction.UNACKED_TS] = 0 if is_all else batch.ts_ns[i]
         elif acked < before:
             return  # overtaken by a later segment
     if batch.flags[i] & SYN == 0:  # in which the window is never scaled
@@ -211,9 +216,11 @@ def take_bytes(
     if direction[row, Direction.TOP] < min(end_pos, direction[other, Direction.END_ACKED]):
         direction[other, Direction.AFTER_PACKET] = batch.packet[i]
         direction[other, Direction.AFTER_CAPTURE] = batch.capture[i]
-    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
+        if direction[row, Direction.UNACKED_TS] == 0 and end_pos > max(acked, direction[row, Direction.TOP]):
+            direction[row, Direction.UNACKED_TS] = batch.ts_ns[i]
+    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
     if (
         pos > here
         or flows.conn[slot, Conn.UNSETTLED]

@@ -145,6 +145,8 @@ class Direction(Matrix):
     AFTER_PACKET = column("last packet with bytes that it acknowledges, of those captured after it; 0: none")
     AFTER_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
+    LAST_TS = column("time of the last packet before any FIN or RST; 0: none")
+    UNACKED_TS = column("since when, before any FIN or RST, bytes are not acknowledged and none more are; 0: all are")
     RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")
