@@ -25,7 +25,7 @@ from amqpscope.dissector.tcp.state import (
     Results,
     Segment,
 )
-from amqpscope.dissector.tcp.windows import stall, watch
+from amqpscope.dissector.tcp.windows import shift, stall, watch
 
 RESET_REACH = 1 << 20
 """Bytes beyond the highest seen that a reset may prove. Devices on the path forge resets, with any number."""
@@ -61,10 +61,12 @@ def take(
     if conn[slot, Conn.CLOSER] < 0 and flags & (FIN | RST) == 0:
         direction[row, Direction.LAST_TS] = batch.ts_ns[i]
     if flags & RST:
+        if is_in_window(direction, row, other, position(direction, row, first_byte(batch, i))):
+            prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
+            prove_by_reset(direction, other, needs)
+        close(batch, i, flows, slot, side)
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
-        prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
-        prove_by_reset(direction, other, needs)
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
@@ -86,7 +88,7 @@ def take(
         or stall(direction, other, row) != direction[other, Direction.STALL]
     ):
         watch(flows, out, slot, at)
-    if flags & (FIN | RST):
+    if flags & (FIN | RST) == FIN:
         close(batch, i, flows, slot, side)
 
 
@@ -102,6 +104,34 @@ def prove_by_reset(direction: Array, row: int, pos: int) -> None:
     """Note that a reset shows a direction to have come to a position, if that is plausible."""
     if direction[row, Direction.STARTED] and pos <= direction[row, Direction.TOP] + RESET_REACH:
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], pos)
+
+
+@kernel
+def is_in_window(direction: Array, row: int, other: int, pos: int) -> bool:
+    """Return whether a reset lies in the window of the other side, as far as that is known; else it is ignored.
+
+    Source: RFC 9293 §3.5.3 (reset processing).
+    """
+    scale = shift(direction, other, row)
+    if scale < 0 or direction[other, Direction.WINDOW] < 0 or direction[row, Direction.STARTED] != STARTED_HERE:
+        return True
+    reach = direction[row, Direction.ACKED] + (direction[other, Direction.WINDOW] << scale)
+    is_near: bool = pos <= max(direction[row, Direction.TOP] + 1, reach)
+    return is_near
+
+
+@kernel
+def reopen(flows: Flows, slot: int, side: int) -> None:
+    """Take back the reset of a side that goes on sending: it was not this side's, or the other one ignored it."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    direction[row, Direction.END] = 0
+    direction[row, Direction.END_ACKED] = -1
+    direction[row, Direction.AFTER_PACKET] = 0
+    if direction[other, Direction.END] != RST:
+        conn[slot, Conn.CLOSED] &= 3
+    conn[slot, Conn.CLOSER] = 1 - side if direction[other, Direction.END] else -1
 
 
 @kernel
@@ -213,6 +243,10 @@ def take_bytes(
     direction[row, again] += max(here - pos, 0)
     if end_pos <= direction[row, Direction.ACKED]:
         needs = 0  # retransmitted, or captured late: its time is not that of the bytes
+    if direction[row, Direction.END] == RST and end_pos > max(
+        direction[row, Direction.TOP], direction[row, Direction.RESET_POS]
+    ):
+        reopen(flows, slot, side)
     if direction[row, Direction.TOP] < min(end_pos, direction[other, Direction.END_ACKED]):
         direction[other, Direction.AFTER_PACKET] = batch.packet[i]
         direction[other, Direction.AFTER_CAPTURE] = batch.capture[i]
@@ -259,6 +293,8 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     row = 2 * slot + side
     other = 2 * slot + 1 - side
     is_reset = batch.flags[i] & RST
+    if not is_reset and direction[row, Direction.END] == RST and direction[row, Direction.RESET_POS] == 0:
+        reopen(flows, slot, side)
     if not is_reset and direction[row, Direction.STARTED]:
         direction[row, Direction.FIN] = position(direction, row, first_byte(batch, i)) + batch.length[i]
     # A FIN that acknowledges the other side's came after it, whichever was captured first.
@@ -270,6 +306,8 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
     if direction[row, Direction.END] == 0:
         direction[row, Direction.END] = RST if is_reset else FIN
+        pos = position(direction, row, first_byte(batch, i))
+        direction[row, Direction.RESET_POS] = pos if is_in_window(direction, row, other, pos) else 0
         direction[row, Direction.END_TS] = batch.ts_ns[i]
         direction[row, Direction.END_PACKET] = batch.packet[i]
         direction[row, Direction.END_CAPTURE] = batch.capture[i]

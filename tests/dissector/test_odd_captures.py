@@ -195,3 +195,21 @@ def test_a_lost_end_changes_no_refusal(code: str, end: int | None) -> None:
     other = Tape(port=50000, start_ns=T0 + 20 * SECOND)
     found = rows(dissect_packets([*tape.packets, *other.packets])["connections"])
     assert [row["handshake_outcome"] for row in found if row["client_port"] == 40000] == [code]
+
+
+@pytest.mark.parametrize("ahead", [70_000, 1_000_000, 2_000_000, 2_000_000_000])
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_reset_outside_the_window_ends_nothing(place: int, side: int, ahead: int) -> None:
+    turns = [*handshake(), *opening(1), *opening(2)]
+    tape = Tape().play(turns[: place + 2])
+    tape.segment(side, flags=RST, seq=tape.next[side] + ahead)
+    row = connection(tape.play(turns[place + 2 :]).end().packets)
+    assert (row["lost_bytes"], row["closed_by"], row["ending"]) == (0, "client-fin", "client-gone")
+
+
+@pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "stream_js", "qpid_props"])
+def test_a_forged_reset_changes_no_verdict(name: str) -> None:
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    for seed in range(3):
+        assert {kind for kind, *_ in compared(recording, "forged reset", seed)} == {"same"}

@@ -288,6 +288,30 @@ def two_cards(capture: Capture, rnd: random.Random) -> list[Packet]:
     return sorted(skewed, key=lambda packet: packet.ts_ns)
 
 
+def forged_reset(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Somebody sends a reset far outside the window, in the middle of each of some connections."""
+    packets = []
+    for i, (packet, segment) in enumerate(zip(capture.packets, capture.segments, strict=True)):
+        packets.append(packet)
+        if segment and capture.data(i) and rnd.random() < 0.05 and goes_on(capture, i):
+            seq = int.from_bytes(packet.data[segment.tcp + 4 : segment.tcp + 8], "big")
+            forged = bytearray(built(packet.data, segment, seq + 90_000_000 + rnd.randint(0, 1_000_000_000), b""))
+            forged[segment.tcp + 13] = 4
+            packets.append(replace(packet, data=bytes(forged), length=-1))
+    return packets
+
+
+def goes_on(capture: Capture, i: int) -> bool:
+    """Whether the sender of packet i sends more data in this connection."""
+    for j in range(i + 1, len(capture.packets)):
+        if is_syn(capture, i, j):
+            return False
+        one, two = capture.segments[i], capture.segments[j]
+        if one and two and one.flow == two.flow and capture.data(j):
+            return True
+    return False
+
+
 def toward_server(capture: Capture) -> list[bool]:
     """Whether each packet goes to the lower port, as brokers have it."""
     return [segment is not None and segment.flow[2] < segment.flow[1] for segment in capture.segments]
@@ -307,7 +331,7 @@ ODD: dict[str, Damage] = {
     "clock of 1 ms": lambda capture, _: coarse(capture, 1_000_000),
     "clock of 15.6 ms": lambda capture, _: coarse(capture, 15_625_000),
     "clock of 1 s": lambda capture, _: coarse(capture, 1_000_000_000),
-    "stepped back": stepped, "two cards": two_cards,
+    "stepped back": stepped, "two cards": two_cards, "forged reset": forged_reset,
 }  # fmt: skip
 """Nothing is lost, but times say less than in other captures, or contradict each other."""
 ALWAYS_THE_SAME = {"snapped", "late", "clock of 1 ms", "clock of 15.6 ms", "clock of 1 s"}
