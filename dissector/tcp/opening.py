@@ -32,6 +32,7 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
         if direction[row, Direction.SYNS] > 1:
             repeat(flows, row, 0, at)
     direction[row, Direction.SYN_LAST_TS] = ts
+    direction[row, Direction.SYN_COPIES] += copy
     if direction[row, Direction.SYN_PACKET] == 0:
         direction[row, Direction.SYN_TS] = ts
         direction[row, Direction.SYN_PACKET] = batch.packet[i]

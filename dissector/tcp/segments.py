@@ -33,7 +33,14 @@ from amqpscope.dissector.tcp.state import (
     Flows,
     Results,
 )
-from amqpscope.dissector.tcp.vantage import goes_on, is_elsewhere, is_silent, take_elsewhere
+from amqpscope.dissector.tcp.vantage import (
+    count_points,
+    goes_on,
+    is_elsewhere,
+    is_farther,
+    is_silent,
+    take_elsewhere,
+)
 
 
 @kernel
@@ -52,7 +59,12 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
         if slot < 0:
             return i
         needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
-        if is_elsewhere(batch, i, flows, slot) and not goes_on(batch, i, flows, out, slot, side):
+        if is_elsewhere(batch, i, flows, slot):
+            is_own = goes_on(batch, i, flows, out, slot, side)
+        else:
+            count_points(batch, i, flows, out, slot, side)
+            is_own = not is_farther(batch, i, flows, slot, side)
+        if not is_own:
             take_elsewhere(batch, i, data, flows, slot, side, needs)
         else:
             flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)

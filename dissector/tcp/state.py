@@ -27,8 +27,9 @@ FAULTS = (
     "connection-twice",  # value: packets
     "tcp-gap",  # value: bytes missing
     "frame-gap",  # the same
+    "capture-points",  # value: capture points
 )
-MISMATCH, REUSED, TWICE, GAP, FRAME_GAP = range(len(FAULTS))
+MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
@@ -95,6 +96,7 @@ class Conn(Matrix):
     VANTAGE_CAPTURE = column("first capture of the capture point whose times count")
     POINT_CAPTURE = column("the same; another point while the first sees nothing")
     TWICE = column("1: another connection of the same endpoints began with the same sequence number")
+    POINTS = column("capture points in its file, where each packet is there once for each; 0: one, or not known yet")
     ASIDE = column("1: other capture points show another connection of these endpoints")
 
 
@@ -132,6 +134,7 @@ class Direction(Matrix):
     PACKETS = column("packets that this side sent, without SYNs")
     SYNS = column("SYNs (or SYN-ACKs), without copies")
     SYN_LAST_TS = column("time of the last of these")
+    SYN_COPIES = column("copies of these")
     SYN_TS = column("time of the first of these")
     SYN_PACKET = column("packet of that; 0: none")
     SYN_CAPTURE = column("capture of that")

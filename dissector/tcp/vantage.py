@@ -10,11 +10,14 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
 from amqpscope.dissector.tcp.buffered import drop_before, store
 from amqpscope.dissector.tcp.buffering import crowded
+from amqpscope.dissector.tcp.copies import earlier, remember
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, flush_both
 from amqpscope.dissector.tcp.state import (
+    POINTS,
     STARTED_ELSEWHERE,
     Conn,
     Control,
@@ -26,6 +29,8 @@ from amqpscope.dissector.tcp.state import (
     Segment,
 )
 
+MOST_FARTHER = 32
+"""Segments seen at a farther point of the same file that the nearest one may lack."""
 SILENT_NS = 60_000_000_000
 """Time without a segment at the own point after which another one goes on in its place."""
 
@@ -39,6 +44,39 @@ def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int) -> bool:
         conn[slot, Conn.POINT_CAPTURE] = point
     is_there: bool = point != conn[slot, Conn.POINT_CAPTURE]
     return is_there
+
+
+@kernel
+def count_points(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Note at the client's first packet after the SYNs whether the file has several capture points.
+
+    Then SYN and SYN-ACK were there several times: on the way to the client, a packet has passed all points but the one
+    that is nearest to it, which counts.
+    """
+    conn, direction = flows.conn, flows.direction
+    row, other = 2 * slot + side, 2 * slot + 1 - side
+    if side != conn[slot, Conn.UP_SIDE] or direction[row, Direction.PACKETS] or batch.flags[i] & SYN:
+        return
+    copies = min(direction[row, Direction.SYN_COPIES], direction[other, Direction.SYN_COPIES])
+    if flows.facts[slot, Facts.SYN] == 3 and copies > 0 and conn[slot, Conn.POINTS] == 0:
+        conn[slot, Conn.POINTS] = copies + 1
+        note(out, slot, side, POINTS, -1, copies + 1, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+
+
+@kernel
+def is_farther(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> bool:
+    """Return whether a segment to the client was seen at a point of the file that is not the nearest to the client."""
+    conn = flows.conn
+    row = 2 * slot + side
+    if conn[slot, Conn.POINTS] == 0 or side == conn[slot, Conn.UP_SIDE]:
+        return False
+    if flows.elsewhere[row, Queue.COUNT] > MOST_FARTHER:  # nothing comes from the nearest any more
+        conn[slot, Conn.POINTS] = 0
+        return False
+    if earlier(batch, i, flows, row) + 1 >= conn[slot, Conn.POINTS]:
+        return False
+    remember(batch, i, flows, row)
+    return True
 
 
 @kernel
@@ -114,6 +152,7 @@ def close_elsewhere(flows: Flows, slot: int) -> None:
         return
     for side in range(2):
         row = 2 * slot + side
+        direction[row, Direction.UNACKED_TS] = 0  # what the own point has not seen acknowledged another one may have
         if elsewhere[row, Queue.END]:
             direction[row, Direction.END] = elsewhere[row, Queue.END]
             direction[row, Direction.END_TS] = elsewhere[row, Queue.END_TS]

@@ -8,7 +8,7 @@ import pytest
 from tests.captures.damage.odd import compared, connections
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.verdicts import UNKNOWN
-from tests.captures.damage.ways import ODD, Capture, numbered, without_begin
+from tests.captures.damage.ways import ODD, Capture, numbered, slower, two_points_in_one, without_begin
 from tests.dissector.builders import Packet
 from tests.dissector.runs import FOLDER, Row, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, T0, Tape, handshake, opening, raw
@@ -213,3 +213,22 @@ def test_a_forged_reset_changes_no_verdict(name: str) -> None:
     recording = Recording.of(FOLDER / f"{name}.pcap")
     for seed in range(3):
         assert {kind for kind, *_ in compared(recording, "forged reset", seed)} == {"same"}
+
+
+@pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "many_confirms", "stream_js", "qpid_props"])
+def test_of_two_points_in_one_file_the_times_are_those_of_one(name: str) -> None:
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    alone = recording.dissect(slower(recording.capture))
+    both = recording.dissect(two_points_in_one(recording.capture, random.Random()))
+    for table in ("amqp091_frames", "amqp010_frames", "stream_frames"):
+        mine, theirs = (
+            [
+                (row["connection_id"], row["frame_no"], row["from_client"], row["first_ts_ns"], row["ts_ns"])
+                for row in found
+            ]
+            for found in (rows(both[table]), rows(alone[table]))
+        )
+        assert mine == theirs
+    begun = [row["connection_id"] for row in rows(alone["connections"]) if row["syn_seen"]]
+    said = [row["connection_id"] for row in rows(both["anomalies"]) if row["code"] == "capture-points"]
+    assert sorted(said) == sorted(begun)

@@ -288,6 +288,28 @@ def two_cards(capture: Capture, rnd: random.Random) -> list[Packet]:
     return sorted(skewed, key=lambda packet: packet.ts_ns)
 
 
+POINT_NS = 200_000
+"""Time that a packet needs from one point to the other."""
+SLOWER = 100
+"""How many times slower all is, so that there is time for it."""
+
+
+def slower(capture: Capture) -> list[Packet]:
+    """The same, but slower: what the point of the client has of `two_points_in_one`."""
+    first = capture.packets[0].ts_ns
+    return [replace(p, ts_ns=first + (p.ts_ns - first) * SLOWER) for p in capture.packets]
+
+
+def two_points_in_one(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """One file with two capture points: packets reach the second one later, or come from it earlier."""
+    near = slower(capture)
+    far = [
+        replace(p, ts_ns=p.ts_ns + (POINT_NS if to else -POINT_NS))
+        for p, to in zip(near, toward_server(capture), strict=True)
+    ]
+    return sorted([*near, *far], key=lambda packet: packet.ts_ns)
+
+
 def forged_reset(capture: Capture, rnd: random.Random) -> list[Packet]:
     """Somebody sends a reset far outside the window, in the middle of each of some connections."""
     packets = []
