@@ -6,12 +6,14 @@ from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatc
 from amqpscope.dissector.tcp.buffered import emit
 from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, start, synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.settling import is_due, rebase, settle
 from amqpscope.dissector.tcp.state import (
+    CLOCKS,
     STARTED_BY_OTHER,
     STARTED_ELSEWHERE,
     STARTED_HERE,
@@ -27,6 +29,8 @@ from amqpscope.dissector.tcp.state import (
 )
 from amqpscope.dissector.tcp.windows import shift, stall, watch
 
+DISORDER_MS = 10
+"""Time by which packets are out of order in usual captures."""
 RESET_REACH = 1 << 20
 """Bytes beyond the highest seen that a reset may prove. Devices on the path forge resets, with any number."""
 
@@ -251,6 +255,8 @@ def take_bytes(
     if direction[row, Direction.TOP] < min(end_pos, direction[other, Direction.END_ACKED]):
         direction[other, Direction.AFTER_PACKET] = batch.packet[i]
         direction[other, Direction.AFTER_CAPTURE] = batch.capture[i]
+    if end_pos <= acked and end_pos > direction[row, Direction.TOP]:
+        compare_clocks(batch, i, flows, out, slot, side)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
         if direction[row, Direction.UNACKED_TS] == 0 and end_pos > max(acked, direction[row, Direction.TOP]):
@@ -265,6 +271,21 @@ def take_bytes(
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:
         emit_whole(batch, i, flows, out, slot, side, pos)
+
+
+@kernel
+def compare_clocks(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Note once that bytes are later than their acknowledgement, where each direction has a file of its own."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    late_ms = (batch.ts_ns[i] - direction[row, Direction.ACK_TS]) // 1_000_000
+    is_apart = direction[row, Direction.ACK_CAPTURE] != batch.capture[i]
+    if is_apart and late_ms >= DISORDER_MS and conn[slot, Conn.CONTRADICTED] == 0:
+        settle(flows, slot)  # a row needs the identity
+        if flows.facts[slot, Facts.ID] == 0:
+            identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
+        conn[slot, Conn.CONTRADICTED] = 1
+        note(out, slot, side, CLOCKS, -1, late_ms, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
 
 
 @kernel

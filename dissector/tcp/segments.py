@@ -141,7 +141,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         (is_late and counts[Count.CHUNKS] > 0)
         or (shows_client and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
-        or counts[Count.FAULTS] + 2 > out.faults.shape[1]
+        or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]
     ):
         return READ

@@ -28,8 +28,9 @@ FAULTS = (
     "tcp-gap",  # value: bytes missing
     "frame-gap",  # the same
     "capture-points",  # value: capture points
+    "clocks-differ",  # value: ms
 )
-MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS = range(len(FAULTS))
+MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
@@ -97,6 +98,7 @@ class Conn(Matrix):
     POINT_CAPTURE = column("the same; another point while the first sees nothing")
     TWICE = column("1: another connection of the same endpoints began with the same sequence number")
     POINTS = column("capture points in its file, where each packet is there once for each; 0: one, or not known yet")
+    CONTRADICTED = column("1: a fault says that the clocks of its directions differ")
     ASIDE = column("1: other capture points show another connection of these endpoints")
 
 
@@ -135,6 +137,8 @@ class Direction(Matrix):
     SYNS = column("SYNs (or SYN-ACKs), without copies")
     SYN_LAST_TS = column("time of the last of these")
     SYN_COPIES = column("copies of these")
+    POINT = column("1 + first capture of the capture point that it is taken from; 0: none yet")
+    ELSEWHERE = column("1: another capture point has shown it, too")
     SYN_TS = column("time of the first of these")
     SYN_PACKET = column("packet of that; 0: none")
     SYN_CAPTURE = column("capture of that")

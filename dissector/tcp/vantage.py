@@ -13,7 +13,7 @@ from amqpscope.dissector.tcp.buffering import crowded
 from amqpscope.dissector.tcp.copies import earlier, remember
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.numbers import difference, first_byte
+from amqpscope.dissector.tcp.numbers import difference, first_byte, side_of
 from amqpscope.dissector.tcp.opening import synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, flush_both
 from amqpscope.dissector.tcp.state import (
@@ -42,8 +42,21 @@ def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int) -> bool:
     point = flows.points[batch.capture[i]]
     if point == conn[slot, Conn.VANTAGE_CAPTURE]:
         conn[slot, Conn.POINT_CAPTURE] = point
-    is_there: bool = point != conn[slot, Conn.POINT_CAPTURE]
+    is_there: bool = point != conn[slot, Conn.POINT_CAPTURE] and not completes(flows, slot, side_of(batch, i), point)
+    if not is_there:
+        flows.direction[2 * slot + side_of(batch, i), Direction.POINT] = point + 1
     return is_there
+
+
+@kernel
+def completes(flows: Flows, slot: int, side: int, point: int) -> bool:
+    """Return whether a point shows a direction that the connection's own one lacks, and nothing of the other one.
+
+    So it is where each direction has a file: both are one capture point.
+    """
+    taken = flows.direction[2 * slot + side, Direction.POINT]
+    is_only: bool = taken == 0 or taken == point + 1
+    return is_only and flows.direction[2 * slot + 1 - side, Direction.ELSEWHERE] == 0
 
 
 @kernel
@@ -124,6 +137,7 @@ def take_elsewhere(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot:
     conn, direction, elsewhere = flows.conn, flows.direction, flows.elsewhere
     row = 2 * slot + side
     other = 2 * slot + 1 - side
+    direction[row, Direction.ELSEWHERE] = 1
     if batch.flags[i] & SYN:
         isn = batch.seq[i] if batch.flags[i] & ACK == 0 else (batch.ack[i] - 1) & 0xFFFFFFFF
         is_same = flows.facts[slot, Facts.SYN] != 0 and conn[slot, Conn.ISN] == isn

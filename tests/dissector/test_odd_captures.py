@@ -2,15 +2,16 @@
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.captures.damage.odd import compared, connections
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.verdicts import UNKNOWN
-from tests.captures.damage.ways import ODD, Capture, numbered, slower, two_points_in_one, without_begin
-from tests.dissector.builders import Packet
-from tests.dissector.runs import FOLDER, Row, dissect_packets, rows
+from tests.captures.damage.ways import ODD, Capture, numbered, slower, toward_server, two_points_in_one, without_begin
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, T0, Tape, handshake, opening, raw
 
 SECOND = 1_000_000_000
@@ -232,3 +233,25 @@ def test_of_two_points_in_one_file_the_times_are_those_of_one(name: str) -> None
     begun = [row["connection_id"] for row in rows(alone["connections"]) if row["syn_seen"]]
     said = [row["connection_id"] for row in rows(both["anomalies"]) if row["code"] == "capture-points"]
     assert sorted(said) == sorted(begun)
+
+
+@pytest.mark.parametrize("skew_ms", [-900, -50, 0, 50, 900])
+@pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "failed_calls", "stream_js", "qpid_props"])
+def test_a_file_per_direction_is_one_capture(name: str, skew_ms: int, tmp_path: Path) -> None:
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    packets = recording.capture.packets
+    directions: tuple[list[Packet], list[Packet]] = ([], [])
+    for packet, to_server in zip(packets, toward_server(recording.capture), strict=True):
+        directions[to_server].append(replace(packet, ts_ns=packet.ts_ns + skew_ms * 1_000_000 * to_server))
+    paths = [tmp_path / "down.pcap", tmp_path / "up.pcap"]
+    for path, mine in zip(paths, directions, strict=True):
+        path.write_bytes(pcap(mine, ns=True, link=recording.link))
+    found = dissect(*paths)
+    for table in ("amqp091_frames", "amqp010_frames", "stream_frames"):
+        assert found[table].num_rows == recording.tables[table].num_rows
+    judged, right = connections(found), connections(recording.tables)
+    for key, row in right.items():
+        assert (judged[key]["handshake_outcome"], judged[key]["ending"]) == (row["handshake_outcome"], row["ending"])
+        assert judged[key]["lost_bytes"] == 0
+    said = [row["connection_id"] for row in rows(found["anomalies"]) if row["code"] == "clocks-differ"]
+    assert len(said) == (len(right) if skew_ms else 0)
