@@ -2,7 +2,8 @@
 
 Source: draft-ietf-opsawg-pcap, "PCAP Capture File Format". Both byte orders, microseconds and nanoseconds, and the
 records with a header of 24 bytes that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
-the file header does not count: many programs write a wrong one.
+the file header does not count: many programs write a wrong one. Files that were concatenated (`cat`) have further file
+headers between records; each holds for the records after it.
 """
 
 import struct
@@ -10,8 +11,19 @@ import struct
 import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
-from amqpscope.dissector.capture.model import CaptureInfo
-from amqpscope.dissector.capture.scanner import CORRUPT, FULL, MAX_RECORD, MORE, Packet, Scan, Scanner, ordered_words
+from amqpscope.dissector.capture.model import Before, CaptureInfo
+from amqpscope.dissector.capture.scanner import (
+    CORRUPT,
+    FULL,
+    MAX_RECORD,
+    MORE,
+    RARE,
+    After,
+    Packet,
+    Scan,
+    Scanner,
+    ordered_words,
+)
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import ordered32
 from amqpscope.dissector.kernels.kernel import kernel
@@ -39,13 +51,16 @@ class PcapScan(Scan):
 @kernel
 def scan_records(data: Array, end: int, table: Array, columns: Array, state: Array) -> int:
     """List the packets of the whole records from PcapScan.POSITION to `end`; return why it ended."""
-    position, rows, room = state[PcapScan.POSITION], 0, columns.shape[1]
+    position, rows, room = state[PcapScan.POSITION], state[PcapScan.ROWS], columns.shape[1]
     number, link = state[PcapScan.NUMBER], state[PcapScan.LINK]
     big, unit, prefix = state[PcapScan.BIG], state[PcapScan.UNIT_NS], state[PcapScan.PREFIX]
     status, need = FULL, 0
     while rows < room:
         if end - position < prefix:
             status, need = MORE, prefix
+            break
+        if is_header(data, position):
+            status, need = (MORE, HEADER) if end - position < HEADER else (RARE, 0)
             break
         caplen = ordered32(data, position + 8, big)
         if caplen > MAX_RECORD:
@@ -71,6 +86,22 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
     return status
 
 
+@kernel
+def is_header(data: Array, position: int) -> bool:
+    """Return whether a file header begins here: a magic number, version 2, and eight bytes of zeros.
+
+    A record that begins like that would be empty, and of the year 2055.
+    """
+    for order in range(2):
+        magic = ordered32(data, position, order)
+        if magic == 0xA1B2C3D4 or magic == 0xA1B23C4D or magic == 0xA1B2CD34:
+            version = ordered32(data, position + 4, order)
+            is_two = (version >> 16 if order else version & 0xFFFF) == 2
+            found: bool = is_two and ordered32(data, position + 8, 0) == 0 and ordered32(data, position + 12, 0) == 0
+            return found
+    return False
+
+
 class PcapScanner(Scanner):
     """Find the packets of one classic capture file, chunk by chunk.
 
@@ -91,13 +122,46 @@ class PcapScanner(Scanner):
             raise CaptureError(
                 f"{name}: truncated inside the file header ({len(head)} of {HEADER} bytes); capture it again"
             )
-        self._order = _byte_order(head) or "<"
-        magic, snap_length, link = struct.unpack_from(self._order + "I12xII", head)
+        info.format = "pcap"
+        self._kept: list[tuple[int, bytes]] = []
+        self._take(head[:HEADER])
+
+    def _take(self, header: bytes) -> None:
+        """Take a file header, which holds for the records after it."""
+        self._order = _byte_order(header) or "<"
+        magic, snap_length, link = struct.unpack_from(self._order + "I12xII", header)
         self._unit_ns, self._prefix = _FORMATS[magic]
-        self.state[PcapScan.LINK] = link & 0xFFFF  # the upper half is about frame check sequences
+        link &= 0xFFFF  # the upper half is about frame check sequences
+        self.state[PcapScan.LINK] = link
         self.state[PcapScan.BIG] = self._order == ">"
         self.state[PcapScan.UNIT_NS], self.state[PcapScan.PREFIX] = self._unit_ns, self._prefix
-        info.format, info.snap_length, info.link_types = "pcap", snap_length, [link & 0xFFFF]
+        self.info.snap_length = max(self.info.snap_length or 0, snap_length)
+        if link not in self.info.link_types:
+            self.info.link_types.append(link)
+
+    def rare(self, data: Bytes, end: int, origin: int) -> int:
+        """Read a further file header."""
+        position = int(self.state[PcapScan.POSITION])
+        header = bytes(data[position : position + HEADER])
+        self._take(header)
+        self._kept.append((origin + position, header))
+        self.state[PcapScan.POSITION] += HEADER
+        return RARE
+
+    def resume(self, before: Before) -> None:
+        """Go on after these records of the file, by its last header."""
+        super().resume(before)
+        for header in before.blocks:
+            self._take(header)
+
+    def after(self) -> After:
+        """Return what the records of a range say of the file, once they are read."""
+        return After(self.number, 0, tuple(self._kept))
+
+    def add(self, after: After, origin: int) -> None:
+        """Take the headers in a range."""
+        for _, header in after.kept or ():
+            self._take(header)
 
     def nonsense(self, data: Bytes, position: int) -> str:
         """Return what is wrong with a record: only its length can be wrong."""

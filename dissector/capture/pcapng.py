@@ -12,6 +12,7 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import Before, CaptureInfo
+from amqpscope.dissector.capture.pcap import is_pcap
 from amqpscope.dissector.capture.scanner import (
     CORRUPT,
     FULL,
@@ -393,8 +394,14 @@ def _byte_order(section: bytes) -> str | None:
 
 
 def in_force(before: Sequence[bytes], after: After) -> tuple[bytes, ...]:
-    """Return the header and the interfaces of the section in which a range ends; `before` are those where it begins."""
+    """Return the header and the interfaces of the section in which a range ends; `before` are those where it begins.
+
+    Of a classic capture that is the last file header after the first one, if there is any.
+    """
     blocks = [*before, *(block for _, block in after.kept or ())]
+    headers = tuple(block for block in blocks if is_pcap(block))
+    if headers:
+        return headers[-1:]
     sections = [number for number, block in enumerate(blocks) if block.startswith(SECTION_MAGIC)]
     current = blocks[sections[-1] if sections else 0 :]
     return tuple(block for block in current if _is(block, _SECTION) or _is(block, _INTERFACE))

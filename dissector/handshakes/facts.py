@@ -32,7 +32,11 @@ Facts that rules ask for (None where unknown):
     blocked            bool: the broker takes no messages at the end
     roles_by           what shows who is the client, as in `connections`
     evicted            bool: it was no longer followed, for lack of room or because nothing came for long
-    client_beats, server_beats   silence of a side before the end, in heartbeat intervals
+    client_beats, server_beats   time before the end without new bytes of a side, in heartbeat intervals
+    client_quiet_beats, server_quiet_beats   the same without any packet of a side
+    client_unacknowledged_s, server_unacknowledged_s   seconds before the end for which bytes of a side were not
+                       acknowledged; None where all were
+    client_unanswered_s, server_unanswered_s   the same, where no packet of the other side came in that time
     tls, tls_*         see dissector/handshakes/tls_facts.py
 """
 
@@ -57,7 +61,8 @@ ENDS = frozenset({"connection.close", "close", "tcp.fin", "tcp.rst"})
 ANSWERS = frozenset({"connection.close-ok", "close-ok"})
 """Steps that answer a close."""
 
-TIMED = ("quiet_s", "quiet", "last", "client_silence", "client_beats", "server_silence", "server_beats")
+OF_SIDES = ("silence", "beats", "quiet", "quiet_beats", "unacknowledged", "unacknowledged_s", "unanswered_s")
+TIMED = ("quiet_s", "quiet", "last", "dark", *(f"{role}_{name}" for role in ROLES for name in OF_SIDES))
 """Facts that depend on times."""
 
 
@@ -98,11 +103,27 @@ class Times(NamedTuple):
             "quiet": duration(quiet) if quiet is not None else None,
             "last": self.words.get(last.event, last.event) if last else None,
         }
-        for role, side in zip(ROLES, tcp.sides, strict=True):
-            silence = over - side.sent_ns if over is not None and side.sent_ns else None
-            facts[f"{role}_silence"] = duration(silence) if silence is not None else None
-            facts[f"{role}_beats"] = silence / 1e9 / self.interval if silence is not None and self.interval else None
-        return facts
+        dark = 0
+        for role, side, other in zip(ROLES, tcp.sides, tcp.sides[::-1], strict=True):
+            silence, quiet, unacknowledged = (
+                max(over - since, 0) if over is not None and since else None
+                for since in (side.sent_ns, side.last_ns, side.unacknowledged_ns)
+            )
+            is_unanswered = other.last_ns <= side.unacknowledged_ns
+            facts |= {
+                f"{role}_silence": _text(silence),
+                f"{role}_beats": self._beats(silence),
+                f"{role}_quiet": _text(quiet),
+                f"{role}_quiet_beats": self._beats(quiet),
+                f"{role}_unacknowledged": _text(unacknowledged),
+                f"{role}_unacknowledged_s": _seconds(unacknowledged),
+                f"{role}_unanswered_s": _seconds(unacknowledged) if is_unanswered else None,
+            }
+            dark = max(dark, unacknowledged or 0)
+        return facts | {"dark": duration(dark)}
+
+    def _beats(self, ns: int | None) -> float | None:
+        return ns / 1e9 / self.interval if ns is not None and self.interval else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +138,14 @@ class Case:
     def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
         """Return all facts of one of them."""
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
+
+
+def _text(ns: int | None) -> str | None:
+    return None if ns is None else duration(ns)
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e9
 
 
 def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
@@ -244,7 +273,7 @@ def _agreement(inputs: Inputs, arguments: Arguments, machine: Machine) -> dict[s
         "asked_frames": _limit(settled.get("frame_max"), "{} bytes", "any size"),
         "frame_max": settled.get("frame_max"),
         "is_tuned": bool(settled),
-        "heartbeat": (settled or offer).get("heartbeat"),
+        "heartbeat": settled.get("heartbeat"),
         "offered_channel_max": offer.get("channel_max"),
         "offered_frame_max": offer.get("frame_max"),
         "offered_heartbeat": offer.get("heartbeat"),

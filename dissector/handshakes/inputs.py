@@ -29,6 +29,12 @@ class Side(NamedTuple):
     """Packets that were sent again, the first of them, with the bytes that they carry; 0: SYN."""
     fin_lost: bool = False
     """Its FIN was not captured: the numbers of later packets count it."""
+    end_after: PacketRef | None = None
+    """The last packet with bytes that its end acknowledges, where the capture has it after the end."""
+    last_ns: int = 0
+    """Time of its last packet of any kind before any FIN or RST; 0: none."""
+    unacknowledged_ns: int = 0
+    """Since when bytes of it are not acknowledged, before any FIN or RST; 0: all are."""
 
 
 class Tcp(NamedTuple):
@@ -47,6 +53,8 @@ class Tcp(NamedTuple):
     """The user named the port's protocol."""
     roles_by: str = ""
     """What shows who is the client, as in `connections`."""
+    closer: int = -1
+    """Side that sent the first FIN or RST; -1: none."""
 
 
 class SidedStep(NamedTuple):

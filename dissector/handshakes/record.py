@@ -50,6 +50,8 @@ class FirstBytes:
     data: bytes = b""
     at: PacketRef | None = None
     lost: bool = False
+    is_earlier: bool = False
+    """Whether the other side had sent nothing before them."""
 
     def add(self, data: bytes | None, at: PacketRef) -> None:
         """Append bytes; None is a gap."""

@@ -1,27 +1,44 @@
 """The steps of a handshake in the order in which they were seen."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from amqpscope.dissector.handshakes import tls_facts
 from amqpscope.dissector.handshakes.inputs import Tcp
-from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, Step
+from amqpscope.dissector.handshakes.record import ConnectionRecord, FirstBytes, PacketRef, Step
 from amqpscope.spec.handshakes import opening
 
 AGAIN = "tcp.again"
 """The step of sending something again."""
+TCP_ENDS = ("tcp.fin", "tcp.rst")
+"""Steps that end a side."""
 
 
 def timeline(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
-    """Return both sides' steps merged by time, each side's in its own order; at equal times the client's is first.
+    """Return the steps of both sides in their order: SYNs, what was said, and where TCP was acknowledged and ended.
 
-    SYNs come first, in their order, though captures may have them later.
+    The order is that of the capture, not of its times, which a coarse clock leaves equal and which two cards measure
+    apart. What was said is in the order in which TCP emits it: nothing comes before the bytes that it acknowledges.
     """
-    client = tcp.client
-    merged = _merged(_queue(record, tcp, client, 0), _queue(record, tcp, 1 - client, 1))
-    steps = [*_syns(tcp), *merged]
+    steps = _said(record, tcp)
+    if tcp.ack:
+        ack = Step("tcp.ack", tcp.client, tcp.ack)
+        steps.insert(_first_after(steps, ack), ack)
+    for side, shown in sorted(
+        zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True), key=lambda s: s[0] != tcp.closer
+    ):
+        if shown.end and shown.end_at:
+            _end(steps, Step(f"tcp.{shown.end}", side, shown.end_at), shown.end_after or shown.end_at)
+    steps = [*_syns(tcp), *steps]
     if tcp.sides[0].again or tcp.sides[1].again:
         return _with_repeats(steps, tcp)
     return steps
+
+
+def is_before(one: PacketRef, other: PacketRef) -> bool:
+    """Return whether a packet was captured before another one. Between captures, times decide."""
+    if one.capture == other.capture:
+        return one.packet < other.packet
+    return (one.ts_ns, one.capture) < (other.ts_ns, other.capture)
 
 
 def _syns(tcp: Tcp) -> Iterator[Step]:
@@ -30,33 +47,53 @@ def _syns(tcp: Tcp) -> Iterator[Step]:
             yield Step(event, side, shown.syn, f"sent {shown.syns} times" if shown.syns > 1 else "")
 
 
-def _queue(record: ConnectionRecord, tcp: Tcp, side: int, index: int) -> list[Step]:
-    """Return the steps of one side, the client's (0) or the server's (1), without SYNs."""
-    shown = tcp.sides[index]
-    queue = []
-    if tcp.ack and index == 0:
-        queue.append(Step("tcp.ack", side, tcp.ack))
-    if first := _first_step(record, tcp, side, (record.outer or record.firsts)[side]):
-        queue.append(first)
-    spoken = [step for step in record.steps if step.side == side]
-    if record.outer and (inner := _first_step(record, tcp, side, record.firsts[side])):
-        spoken.insert(0, inner)
-    queue += _merged(tls_facts.steps(record.tls, side), spoken) if record.tls else spoken
-    if shown.end and shown.end_at:
-        queue.append(Step(f"tcp.{shown.end}", side, shown.end_at))
-    return queue
+def _said(record: ConnectionRecord, tcp: Tcp) -> list[Step]:
+    """Return the steps that bytes make: those with which each side begins come before all others of that side."""
+    inner = list(record.steps)
+    if record.outer:
+        _begin(inner, record, tcp, record.firsts)
+    said = _merged(tls_facts.steps(record.tls), inner) if record.tls else inner
+    _begin(said, record, tcp, record.outer or record.firsts)
+    return said
+
+
+def _begin(steps: list[Step], record: ConnectionRecord, tcp: Tcp, firsts: tuple[FirstBytes, FirstBytes]) -> None:
+    """Insert the first step of each side; that of the side that spoke first comes before all."""
+    found = [step for side in (tcp.client, 1 - tcp.client) if (step := _first_step(record, tcp, side, firsts[side]))]
+    if len(found) == 2 and firsts[found[1].side].is_earlier:
+        found.reverse()
+    for step in reversed(found):
+        steps.insert(0 if firsts[step.side].is_earlier else _first_after(steps, step), step)
+
+
+def _first_after(steps: list[Step], first: Step) -> int:
+    """Return the place of the first step of a side: before its others, and those captured later."""
+    return _place(steps, 0, lambda step: step.side == first.side or is_before(first.at, step.at))
+
+
+def _end(steps: list[Step], end: Step, after: PacketRef) -> None:
+    """Insert the end of a side: after all its other steps, and those that it acknowledges."""
+    last = max((n for n, step in enumerate(steps) if step.side == end.side or step.event in TCP_ENDS), default=-1)
+    steps.insert(_place(steps, last + 1, lambda step: is_before(after, step.at)), end)
+
+
+def _place(steps: list[Step], begin: int, is_later: Callable[[Step], bool]) -> int:
+    """Return the index of the first step from `begin` on that is later."""
+    return next((n for n in range(begin, len(steps)) if is_later(steps[n])), len(steps))
 
 
 def _with_repeats(steps: list[Step], tcp: Tcp) -> list[Step]:
     """Put what was sent again between the steps, up to the first use: what is later belongs to no handshake."""
-    used = next((step.at.ts_ns for step in steps if step.event == "first use"), None)
-    repeats = [
-        Step(AGAIN, side, at, f"{length} byte{'s' * (length > 1)}" if length else "the SYN, or its answer")
-        for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True)
-        for at, length in shown.again
-        if used is None or at.ts_ns < used
-    ]
-    return _merged(steps, sorted(repeats, key=lambda step: step.at.ts_ns))
+    used = next((step.at for step in steps if step.event == "first use"), None)
+    repeats: list[Step] = []
+    for side, shown in zip((tcp.client, 1 - tcp.client), tcp.sides, strict=True):
+        again = [
+            Step(AGAIN, side, at, f"{length} byte{'s' * (length > 1)}" if length else "the SYN, or its answer")
+            for at, length in shown.again
+            if used is None or is_before(at, used)
+        ]
+        repeats = _merged(repeats, again)
+    return _merged(steps, repeats)
 
 
 def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes) -> Step | None:
@@ -72,12 +109,11 @@ def _first_step(record: ConnectionRecord, tcp: Tcp, side: int, first: FirstBytes
 
 
 def _merged(ours: list[Step], theirs: list[Step]) -> list[Step]:
-    """Merge both queues by time, though time may go back within one."""
+    """Merge two lists, each in its own order."""
     merged: list[Step] = []
     theirs = theirs[::-1]
     for step in ours:
-        now = step.at.ts_ns
-        while theirs and theirs[-1].at.ts_ns < now:
+        while theirs and is_before(theirs[-1].at, step.at):
             merged.append(theirs.pop())
         merged.append(step)
     return merged + theirs[::-1]

@@ -80,13 +80,12 @@ def opening(event: str, shown: Shown, side: int) -> tuple[str | None, str]:
     return event, choice(shown.chosen) if shown.chosen else ""
 
 
-def steps(shown: Shown, side: int) -> list[Step]:
-    """Return the steps of a side in the TLS handshake."""
-    found = []
-    for event, by, (packet, ts_ns, capture), detail in shown.steps:
-        if by == side:
-            found.append(Step(event, side, PacketRef(ts_ns, packet, capture), detail))
-    return found
+def steps(shown: Shown) -> list[Step]:
+    """Return the steps of both sides after their first bytes, in their order."""
+    return [
+        Step(event, side, PacketRef(ts_ns, packet, capture), detail)
+        for event, side, (packet, ts_ns, capture), detail in shown.steps
+    ]
 
 
 def columns(shown: Shown | None, client: int) -> dict[str, Any]:

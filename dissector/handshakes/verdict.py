@@ -35,7 +35,7 @@ FIRSTS = ("bytes", "proxy", "header", "tls.hello", "tls.alert")
 """Steps with which a side begins; they prove verdicts on handshakes that went no further."""
 TIMED_NAMES = frozenset(TIMED)
 AGREED = ("channel_max", "frame_max", "heartbeat")
-"""Arguments of connection.tune-ok that apply to the connection; before it, those of connection.tune."""
+"""Arguments of connection.tune-ok that apply to the connection; those of connection.tune are a proposal."""
 REFUSED = " refused"
 """Suffix of the names of steps that refuse something; they always prove the verdict."""
 CAPABILITIES = ("connection.blocked", "consumer_cancel_notify", "authentication_failure_close")
@@ -239,8 +239,7 @@ def _texts(outcome: Cause, ending: Cause | None, facts: Facts) -> dict[str, Any]
 def _agreed(inputs: Inputs) -> dict[str, Any]:
     """Return what the methods of the handshake and the close filled, as columns."""
     arguments = dict(inputs.arguments)
-    tuned = arguments.get("tune-ok") or arguments.get("tune") or NOTHING
-    return {name: tuned.get(name) for name in AGREED} | {
+    return {name: arguments.get("tune-ok", NOTHING).get(name) for name in AGREED} | {
         "mechanism": arguments.get("start-ok", NOTHING).get("mechanism"),
         "user": inputs.user,
         "vhost": arguments.get("open", NOTHING).get("virtual_host"),

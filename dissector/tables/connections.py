@@ -102,6 +102,8 @@ class Connections:
             first = data[offset : offset + min(length, FIRST)].tobytes() if offset >= 0 else None
             record = self.record(slot)
             firsts = record.firsts if inside else record.outer or record.firsts
+            if firsts[1 - side].at is None and not firsts[1 - side].lost:
+                firsts[side].is_earlier = True
             firsts[side].add(first, PacketRef(*at))
 
     def count_messages(self, slots: Ints, many: Ints | None = None) -> None:
@@ -231,6 +233,7 @@ class Connections:
             server=server,
             is_broker=server[1] in self.named,
             roles_by=ROLES_BY[by],
+            closer=conn[Conn.CLOSER],
         )
 
 
@@ -284,7 +287,10 @@ def _side(half: list[int], repeats: list[list[int]]) -> Side:
         end_at=_where(half, Direction.END_TS, Direction.END_PACKET, Direction.END_CAPTURE)
         if half[Direction.END]
         else None,
+        end_after=_where(half, Direction.END_TS, Direction.AFTER_PACKET, Direction.AFTER_CAPTURE),
         sent_ns=half[Direction.SENT_TS],
+        last_ns=half[Direction.LAST_TS],
+        unacknowledged_ns=half[Direction.UNACKED_TS],
         fin_lost=half[Direction.END] != FIN and half[Direction.SHOWN] == half[Direction.TOP] + 1,
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])

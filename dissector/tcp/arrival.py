@@ -6,14 +6,31 @@ from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatc
 from amqpscope.dissector.tcp.buffered import emit
 from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte
-from amqpscope.dissector.tcp.opening import come_up, synchronize
+from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, start, synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.settling import is_due, rebase, settle
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
-from amqpscope.dissector.tcp.windows import stall, watch
+from amqpscope.dissector.tcp.state import (
+    CLOCKS,
+    STARTED_BY_OTHER,
+    STARTED_ELSEWHERE,
+    STARTED_HERE,
+    UNSEEN,
+    Conn,
+    Control,
+    Direction,
+    Facts,
+    Flows,
+    Queue,
+    Results,
+    Segment,
+)
+from amqpscope.dissector.tcp.windows import shift, stall, watch
 
+DISORDER_MS = 10
+"""Time by which packets are out of order in usual captures."""
 RESET_REACH = 1 << 20
 """Bytes beyond the highest seen that a reset may prove. Devices on the path forge resets, with any number."""
 
@@ -28,7 +45,8 @@ def take(
     other = 2 * slot + 1 - side
     flags = batch.flags[i]
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs))
+    usual = 0 if side == conn[slot, Conn.UP_SIDE] else max(conn[slot, Conn.POINTS] - 1, 0)
+    copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs), usual)
     conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
     conn[slot, Conn.LAST_PACKET] = batch.packet[i]
     conn[slot, Conn.LAST_CAPTURE] = batch.capture[i]
@@ -43,11 +61,17 @@ def take(
         come_up(batch, i, flows, slot, side)
         if conn[slot, Conn.UNSETTLED] and is_due(flows, slot):
             settle(flows, slot)
+    if flags & (ACK | RST) == ACK:
+        infer_start(batch, i, flows, slot, side)
+    if conn[slot, Conn.CLOSER] < 0 and flags & (FIN | RST) == 0:
+        direction[row, Direction.LAST_TS] = batch.ts_ns[i]
     if flags & RST:
+        if is_in_window(direction, row, other, position(direction, row, first_byte(batch, i))):
+            prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
+            prove_by_reset(direction, other, needs)
+        close(batch, i, flows, slot, side)
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
-        prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
-        prove_by_reset(direction, other, needs)
     elif flags & ACK:
         acknowledge(batch, i, flows, row, other, needs)
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
@@ -56,6 +80,10 @@ def take(
         if flags & RST == 0:  # a reset may carry an explanation: RFC 9293 §3.5.3
             take_bytes(batch, i, data, flows, out, slot, side, needs, copy)
     elif flags & RST == 0 and direction[row, Direction.STARTED]:
+        if direction[row, Direction.STARTED] >= STARTED_BY_OTHER and (
+            flows.facts[slot, Facts.SYN] or not is_under_way(batch, i, flows, slot, row)
+        ):
+            direction[row, Direction.STARTED] = STARTED_HERE
         sent = position(direction, row, first_byte(batch, i))
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
     if lacks(flows, row) or lacks(flows, other):
@@ -65,7 +93,7 @@ def take(
         or stall(direction, other, row) != direction[other, Direction.STALL]
     ):
         watch(flows, out, slot, at)
-    if flags & (FIN | RST):
+    if flags & (FIN | RST) == FIN:
         close(batch, i, flows, slot, side)
 
 
@@ -84,10 +112,38 @@ def prove_by_reset(direction: Array, row: int, pos: int) -> None:
 
 
 @kernel
+def is_in_window(direction: Array, row: int, other: int, pos: int) -> bool:
+    """Return whether a reset lies in the window of the other side, as far as that is known; else it is ignored.
+
+    Source: RFC 9293 §3.5.3 (reset processing).
+    """
+    scale = shift(direction, other, row)
+    if scale < 0 or direction[other, Direction.WINDOW] < 0 or direction[row, Direction.STARTED] != STARTED_HERE:
+        return True
+    reach = direction[row, Direction.ACKED] + (direction[other, Direction.WINDOW] << scale)
+    is_near: bool = pos <= max(direction[row, Direction.TOP] + 1, reach)
+    return is_near
+
+
+@kernel
+def reopen(flows: Flows, slot: int, side: int) -> None:
+    """Take back the reset of a side that goes on sending: it was not this side's, or the other one ignored it."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    other = 2 * slot + 1 - side
+    direction[row, Direction.END] = 0
+    direction[row, Direction.END_ACKED] = -1
+    direction[row, Direction.AFTER_PACKET] = 0
+    if direction[other, Direction.END] != RST:
+        conn[slot, Conn.CLOSED] &= 3
+    conn[slot, Conn.CLOSER] = 1 - side if direction[other, Direction.END] else -1
+
+
+@kernel
 def is_beyond_by_one(batch: SegmentBatch, i: int, direction: Array, row: int) -> bool:
     """Return whether a segment acknowledges one byte more of a direction than was seen: a FIN that was not captured."""
     pos = position(direction, row, batch.ack[i])
-    is_known: bool = direction[row, Direction.STARTED] == 1 and direction[row, Direction.FIN] < 0
+    is_known: bool = direction[row, Direction.STARTED] == STARTED_HERE and direction[row, Direction.FIN] < 0
     return is_known and pos == direction[row, Direction.TOP] + 1
 
 
@@ -111,7 +167,7 @@ def brings(batch: SegmentBatch, i: int, direction: Array, row: int, other: int, 
 @kernel
 def acknowledged(direction: Array, row: int, ack: int) -> int:
     """Return the position in a direction up to which this number acknowledges it."""
-    if direction[row, Direction.STARTED] == 0:
+    if direction[row, Direction.STARTED] == 0 or direction[row, Direction.STARTED] == UNSEEN:
         return 0
     acked: int = position(direction, row, ack)
     # A FIN counts as a byte, and the capture may have missed it.
@@ -141,6 +197,9 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
                 direction[other, Direction.LATE_PACKET] = batch.packet[i]
                 direction[other, Direction.LATE_CAPTURE] = batch.capture[i]
             direction[other, Direction.ACKED] = acked
+            if flows.conn[row >> 1, Conn.CLOSER] < 0:
+                is_all = acked >= direction[other, Direction.TOP]
+                direction[other, Direction.UNACKED_TS] = 0 if is_all else batch.ts_ns[i]
         elif acked < before:
             return  # overtaken by a later segment
     if batch.flags[i] & SYN == 0:  # in which the window is never scaled
@@ -155,18 +214,23 @@ def take_bytes(
     direction = flows.direction
     row = 2 * slot + side
     other = 2 * slot + 1 - side
-    start = first_byte(batch, i)
+    first = first_byte(batch, i)
     length = batch.length[i]
-    if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.NEXT] = start
-    elif direction[row, Direction.STARTED] == 2 or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
-        rebase(flows, slot, side, start)
-    direction[row, Direction.STARTED] = 1
+    started = direction[row, Direction.STARTED]
+    if started == 0 or (
+        started == UNSEEN and flows.facts[slot, Facts.SYN] == 0 and is_under_way(batch, i, flows, slot, row)
+    ):
+        direction[row, Direction.NEXT] = first
+    elif started == STARTED_ELSEWHERE or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
+        rebase(flows, slot, side, first)
+    elif started >= STARTED_BY_OTHER:
+        start(flows, slot, side, first)
+    direction[row, Direction.STARTED] = STARTED_HERE
     if flows.conn[slot, Conn.UNSETTLED] == 0 and flows.facts[slot, Facts.ID] == 0:
-        identify(flows, slot, start, batch.ts_ns[i])
+        identify(flows, slot, first, batch.ts_ns[i])
     again = Direction.TWICE if copy else Direction.AGAIN
     here = direction[row, Direction.POS]
-    pos = position(direction, row, start)
+    pos = position(direction, row, first)
     end_pos = pos + length
     if (
         not copy
@@ -184,9 +248,20 @@ def take_bytes(
     direction[row, again] += max(here - pos, 0)
     if end_pos <= direction[row, Direction.ACKED]:
         needs = 0  # retransmitted, or captured late: its time is not that of the bytes
-    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
+    if direction[row, Direction.END] == RST and end_pos > max(
+        direction[row, Direction.TOP], direction[row, Direction.RESET_POS]
+    ):
+        reopen(flows, slot, side)
+    if direction[row, Direction.TOP] < min(end_pos, direction[other, Direction.END_ACKED]):
+        direction[other, Direction.AFTER_PACKET] = batch.packet[i]
+        direction[other, Direction.AFTER_CAPTURE] = batch.capture[i]
+    if end_pos <= acked and end_pos > direction[row, Direction.TOP]:
+        compare_clocks(batch, i, flows, out, slot, side)
     if flows.conn[slot, Conn.CLOSER] < 0:
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
+        if direction[row, Direction.UNACKED_TS] == 0 and end_pos > max(acked, direction[row, Direction.TOP]):
+            direction[row, Direction.UNACKED_TS] = batch.ts_ns[i]
+    direction[row, Direction.TOP] = max(direction[row, Direction.TOP], end_pos)
     if (
         pos > here
         or flows.conn[slot, Conn.UNSETTLED]
@@ -196,6 +271,21 @@ def take_bytes(
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:
         emit_whole(batch, i, flows, out, slot, side, pos)
+
+
+@kernel
+def compare_clocks(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Note once that bytes are later than their acknowledgement, where each direction has a file of its own."""
+    conn, direction = flows.conn, flows.direction
+    row = 2 * slot + side
+    late_ms = (batch.ts_ns[i] - direction[row, Direction.ACK_TS]) // 1_000_000
+    is_apart = direction[row, Direction.ACK_CAPTURE] != batch.capture[i]
+    if is_apart and late_ms >= DISORDER_MS and conn[slot, Conn.CONTRADICTED] == 0:
+        settle(flows, slot)  # a row needs the identity
+        if flows.facts[slot, Facts.ID] == 0:
+            identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
+        conn[slot, Conn.CONTRADICTED] = 1
+        note(out, slot, side, CLOCKS, -1, late_ms, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
 
 
 @kernel
@@ -223,16 +313,25 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     """Note a FIN or a RST."""
     conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
+    other = 2 * slot + 1 - side
     is_reset = batch.flags[i] & RST
+    if not is_reset and direction[row, Direction.END] == RST and direction[row, Direction.RESET_POS] == 0:
+        reopen(flows, slot, side)
     if not is_reset and direction[row, Direction.STARTED]:
         direction[row, Direction.FIN] = position(direction, row, first_byte(batch, i)) + batch.length[i]
+    # A FIN that acknowledges the other side's came after it, whichever was captured first.
     if conn[slot, Conn.CLOSER] < 0:
-        # A FIN that acknowledges the other side's came after it, whichever was captured first.
-        answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, 2 * slot + 1 - side)
+        answers = not is_reset and batch.flags[i] & ACK and is_beyond_by_one(batch, i, direction, other)
         conn[slot, Conn.CLOSER] = 1 - side if answers else side
+    elif 0 <= direction[row, Direction.FIN] < direction[other, Direction.END_ACKED]:
+        conn[slot, Conn.CLOSER] = side
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
     if direction[row, Direction.END] == 0:
         direction[row, Direction.END] = RST if is_reset else FIN
+        pos = position(direction, row, first_byte(batch, i))
+        direction[row, Direction.RESET_POS] = pos if is_in_window(direction, row, other, pos) else 0
         direction[row, Direction.END_TS] = batch.ts_ns[i]
         direction[row, Direction.END_PACKET] = batch.packet[i]
         direction[row, Direction.END_CAPTURE] = batch.capture[i]
+        if batch.flags[i] & ACK and direction[other, Direction.STARTED]:
+            direction[row, Direction.END_ACKED] = position(direction, other, batch.ack[i])

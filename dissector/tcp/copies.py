@@ -11,25 +11,45 @@ second (RFC 6298 §2)."""
 
 
 @kernel
-def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool) -> int:
+def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool, usual: int) -> int:
     """Remember a packet; return 1 when the capture has just seen it before, as on several interfaces.
 
-    `is_new`: it has bytes or an acknowledgement that no packet had before.
+    `is_new`: it has bytes or an acknowledgement that no packet had before. `usual`: how often another capture point in
+    the same file has seen it before.
     """
-    direction, recent = flows.direction, flows.recent
+    seen = earlier(batch, i, flows, row)
+    remember(batch, i, flows, row)
+    return 1 if seen > usual and not is_new else 0
+
+
+@kernel
+def key_of(batch: SegmentBatch, i: int) -> int:
+    """Return what is equal for copies of a packet, and in the lowest 16 bits when it came."""
     content = batch.mark[i] << 40 ^ batch.length[i] << 24 ^ batch.window[i] << 8 ^ batch.flags[i]
     h = mix(mix(7, batch.seq[i] << 31 ^ batch.ack[i]), content)
-    key = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (batch.ts_ns[i] // (COPY_NS // 3) & 0xFFFF)
-    count = direction[row, Direction.RECENT]
+    key: int = (h // 0x10000 & 0x3FFFFFFFFFFF) << 16 | (batch.ts_ns[i] // (COPY_NS // 3) & 0xFFFF)
+    return key
+
+
+@kernel
+def earlier(batch: SegmentBatch, i: int, flows: Flows, row: int) -> int:
+    """Return how many copies of a packet came just before it."""
+    recent = flows.recent
+    key = key_of(batch, i)
     found = 0
-    if not is_new:
-        for k in range(min(count, RECENT)):
-            last = recent[row, k]
-            if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6:
-                found = 1
-    recent[row, count % RECENT] = key
-    direction[row, Direction.RECENT] = count + 1
+    for k in range(min(flows.direction[row, Direction.RECENT], RECENT)):
+        last = recent[row, k]
+        if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6:
+            found += 1
     return found
+
+
+@kernel
+def remember(batch: SegmentBatch, i: int, flows: Flows, row: int) -> None:
+    """Remember a packet whose copies may come."""
+    count = flows.direction[row, Direction.RECENT]
+    flows.recent[row, count % RECENT] = key_of(batch, i)
+    flows.direction[row, Direction.RECENT] = count + 1
 
 
 @kernel

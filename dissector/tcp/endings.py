@@ -13,6 +13,7 @@ from amqpscope.dissector.tcp.state import (
     IDENTITIES,
     OPEN,
     READ,
+    STARTED_BY_OTHER,
     TWICE,
     Conn,
     Control,
@@ -38,7 +39,7 @@ def sent(flows: Flows, slot: int, side: int) -> int:
     """Return the position up to which a side has sent, as far as anything shows it."""
     direction = flows.direction
     row = 2 * slot + side
-    if direction[row, Direction.STARTED] == 0:
+    if direction[row, Direction.STARTED] == 0 or direction[row, Direction.STARTED] >= STARTED_BY_OTHER:
         return 0
     if direction[row, Direction.FIN] >= 0:
         fin: int = direction[row, Direction.FIN]

@@ -4,8 +4,20 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.settling import rebase_by_syn
-from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Queue
+from amqpscope.dissector.tcp.settling import rebase, rebase_by_syn
+from amqpscope.dissector.tcp.state import (
+    STARTED_BY_OTHER,
+    STARTED_HERE,
+    UNSEEN,
+    Conn,
+    Direction,
+    Facts,
+    Flows,
+    Queue,
+)
+
+UNDER_WAY_NS = 200_000_000
+"""Time that bytes need to their receiver, and their acknowledgement back."""
 
 
 @kernel
@@ -20,6 +32,7 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
         if direction[row, Direction.SYNS] > 1:
             repeat(flows, row, 0, at)
     direction[row, Direction.SYN_LAST_TS] = ts
+    direction[row, Direction.SYN_COPIES] += copy
     if direction[row, Direction.SYN_PACKET] == 0:
         direction[row, Direction.SYN_TS] = ts
         direction[row, Direction.SYN_PACKET] = batch.packet[i]
@@ -34,10 +47,47 @@ def synchronize(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int,
     if facts[slot, Facts.ID] == 0:
         identify(flows, slot, flows.conn[slot, Conn.ISN], 0)
     if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.STARTED] = 1
         direction[row, Direction.NEXT] = (batch.seq[i] + 1) & 0xFFFFFFFF
+        direction[row, Direction.STARTED] = STARTED_HERE
+    elif direction[row, Direction.STARTED] >= STARTED_BY_OTHER:
+        start(flows, slot, side, (batch.seq[i] + 1) & 0xFFFFFFFF)
     if direction[row, Direction.WSCALE] == -1:
         direction[row, Direction.WSCALE] = batch.wscale[i] if batch.wscale[i] >= 0 else -2
+
+
+@kernel
+def infer_start(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> None:
+    """Let the direction to this side, of which nothing was seen, begin where this segment acknowledges it.
+
+    What it acknowledges later and nobody sees is missing. Of a connection that began before the capture, bytes may be
+    under way that were sent before it: what is acknowledged in the first moments is none of those missing.
+    """
+    direction = flows.direction
+    row = 2 * slot + 1 - side
+    is_open = flows.facts[slot, Facts.SYN] != 0
+    if direction[row, Direction.STARTED] != 0 and not (
+        direction[row, Direction.STARTED] == UNSEEN and not is_open and is_under_way(batch, i, flows, slot, row)
+    ):
+        return
+    direction[row, Direction.NEXT] = batch.ack[i]
+    direction[row, Direction.STARTED] = STARTED_BY_OTHER if is_open else UNSEEN
+
+
+@kernel
+def is_under_way(batch: SegmentBatch, i: int, flows: Flows, slot: int, row: int) -> bool:
+    """Return whether bytes of a direction may be under way since before the capture, which has none of it."""
+    is_new: bool = batch.ts_ns[i] <= flows.conn[slot, Conn.FIRST_TS] + UNDER_WAY_NS
+    return is_new and flows.direction[row, Direction.POS] == 0 and flows.elsewhere[row, Queue.HEAD] < 0
+
+
+@kernel
+def start(flows: Flows, slot: int, side: int, number: int) -> None:
+    """Begin a direction that only the other side has shown so far: not after sequence number `number`."""
+    direction = flows.direction
+    row = 2 * slot + side
+    if direction[row, Direction.POS] == 0:
+        rebase(flows, slot, side, number)
+    direction[row, Direction.STARTED] = STARTED_HERE
 
 
 @kernel

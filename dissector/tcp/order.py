@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.buffered import drop_before, drop_first, emit
 from amqpscope.dissector.tcp.settling import settle
-from amqpscope.dissector.tcp.state import At, Conn, Direction, Flows, Queue, Results, Segment
+from amqpscope.dissector.tcp.state import STARTED_BY_OTHER, UNSEEN, At, Conn, Direction, Flows, Queue, Results, Segment
 
 ANYWHERE = 1 << 62
 """A position after all others."""
@@ -268,6 +268,10 @@ def release_overdue(flows: Flows, out: Results, slot: int) -> None:
     clock = flows.conn[slot, Conn.CLOCK]
     if flows.conn[slot, Conn.UNSETTLED] == 0:
         give_up(flows, out, slot, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
+        for row in range(2 * slot, 2 * slot + 2):
+            if flows.direction[row, Direction.STARTED] == STARTED_BY_OTHER and overdue(flows, row, clock):
+                flows.direction[row, Direction.STARTED] = UNSEEN
+                flows.direction[row, Direction.ACKED] = flows.direction[row, Direction.POS]
 
 
 @kernel

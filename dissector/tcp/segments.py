@@ -33,7 +33,14 @@ from amqpscope.dissector.tcp.state import (
     Flows,
     Results,
 )
-from amqpscope.dissector.tcp.vantage import goes_on, is_elsewhere, is_silent, take_elsewhere
+from amqpscope.dissector.tcp.vantage import (
+    count_points,
+    goes_on,
+    is_elsewhere,
+    is_farther,
+    is_silent,
+    take_elsewhere,
+)
 
 
 @kernel
@@ -52,7 +59,12 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
         if slot < 0:
             return i
         needs = acknowledged(flows.direction, 2 * slot + 1 - side, batch.ack[i]) if batch.flags[i] & ACK else 0
-        if is_elsewhere(batch, i, flows, slot) and not goes_on(batch, i, flows, out, slot, side):
+        if is_elsewhere(batch, i, flows, slot):
+            is_own = goes_on(batch, i, flows, out, slot, side)
+        else:
+            count_points(batch, i, flows, out, slot, side)
+            is_own = not is_farther(batch, i, flows, slot, side)
+        if not is_own:
             take_elsewhere(batch, i, data, flows, slot, side, needs)
         else:
             flows.conn[slot, Conn.CLOCK] = later(flows.conn[slot, Conn.CLOCK], now)
@@ -129,7 +141,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         (is_late and counts[Count.CHUNKS] > 0)
         or (shows_client and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
-        or counts[Count.FAULTS] + 2 > out.faults.shape[1]
+        or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]
     ):
         return READ

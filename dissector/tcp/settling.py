@@ -7,7 +7,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SegmentBatch
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference
-from amqpscope.dissector.tcp.state import Conn, Direction, Facts, Flows, Queue, Segment
+from amqpscope.dissector.tcp.state import STARTED_HERE, Conn, Direction, Facts, Flows, Queue, Segment
 
 SETTLE_NS = 10_000_000
 """Time for which a SYN may come late."""
@@ -49,7 +49,7 @@ def rebase(flows: Flows, slot: int, side: int, first: int) -> None:
     ahead = difference(direction[row, Direction.NEXT], first) if direction[row, Direction.STARTED] else 0
     if not 0 <= ahead <= SETTLE_BYTES:
         return
-    direction[row, Direction.STARTED] = 1
+    direction[row, Direction.STARTED] = STARTED_HERE
     direction[row, Direction.NEXT] = first & 0xFFFFFFFF
     direction[row, Direction.TOP] += ahead
     direction[row, Direction.ACKED] += ahead

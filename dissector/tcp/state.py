@@ -27,11 +27,16 @@ FAULTS = (
     "connection-twice",  # value: packets
     "tcp-gap",  # value: bytes missing
     "frame-gap",  # the same
+    "capture-points",  # value: capture points
+    "clocks-differ",  # value: ms
 )
-MISMATCH, REUSED, TWICE, GAP, FRAME_GAP = range(len(FAULTS))
+MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS = range(len(FAULTS))
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
+STARTED_HERE, STARTED_ELSEWHERE, STARTED_BY_OTHER, UNSEEN = range(1, 5)
+"""How the beginning of a direction is known: from its own segments; from those at another capture point alone; from
+what the other side acknowledges, which waits for it; the same, but waits no longer."""
 BY_LOWER_PORT, BY_PORT, BY_CONTENT, BY_SYN = range(1, 5)
 """What shows who is the client, from the weakest to the strongest; `ROLES_BY` has their names in tables."""
 ROLES_BY = ("", "lower-port", "port", "content", "syn")
@@ -92,13 +97,15 @@ class Conn(Matrix):
     VANTAGE_CAPTURE = column("first capture of the capture point whose times count")
     POINT_CAPTURE = column("the same; another point while the first sees nothing")
     TWICE = column("1: another connection of the same endpoints began with the same sequence number")
+    POINTS = column("capture points in its file, where each packet is there once for each; 0: one, or not known yet")
+    CONTRADICTED = column("1: a fault says that the clocks of its directions differ")
     ASIDE = column("1: other capture points show another connection of these endpoints")
 
 
 class Direction(Matrix):
     """The directions of connections."""
 
-    STARTED = column("1: the next sequence number is known; 2: from another capture point alone")
+    STARTED = column("how the next sequence number is known: STARTED_...; 0: it is not")
     NEXT = column("sequence number (32 bits) of the next byte")
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
@@ -129,6 +136,9 @@ class Direction(Matrix):
     PACKETS = column("packets that this side sent, without SYNs")
     SYNS = column("SYNs (or SYN-ACKs), without copies")
     SYN_LAST_TS = column("time of the last of these")
+    SYN_COPIES = column("copies of these")
+    POINT = column("1 + first capture of the capture point that it is taken from; 0: none yet")
+    ELSEWHERE = column("1: another capture point has shown it, too")
     SYN_TS = column("time of the first of these")
     SYN_PACKET = column("packet of that; 0: none")
     SYN_CAPTURE = column("capture of that")
@@ -136,7 +146,15 @@ class Direction(Matrix):
     END_TS = column("time of that")
     END_PACKET = column("packet of that")
     END_CAPTURE = column("capture of that")
+    END_ACKED = column(
+        "position of the other side up to which that acknowledges it, where its FIN counts; -1: none", empty=-1
+    )
+    RESET_POS = column("position of it if it is a RST; 0: outside the window of the other side, which ignores it")
+    AFTER_PACKET = column("last packet with bytes that it acknowledges, of those captured after it; 0: none")
+    AFTER_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
+    LAST_TS = column("time of the last packet before any FIN or RST; 0: none")
+    UNACKED_TS = column("since when, before any FIN or RST, bytes are not acknowledged and none more are; 0: all are")
     RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")

@@ -10,12 +10,27 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
 from amqpscope.dissector.tcp.buffered import drop_before, store
 from amqpscope.dissector.tcp.buffering import crowded
+from amqpscope.dissector.tcp.copies import earlier, remember
+from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.numbers import difference, first_byte
+from amqpscope.dissector.tcp.numbers import difference, first_byte, side_of
 from amqpscope.dissector.tcp.opening import synchronize
 from amqpscope.dissector.tcp.order import GAP_NS, flush_both
-from amqpscope.dissector.tcp.state import Conn, Control, Direction, Facts, Flows, Queue, Results, Segment
+from amqpscope.dissector.tcp.state import (
+    POINTS,
+    STARTED_ELSEWHERE,
+    Conn,
+    Control,
+    Direction,
+    Facts,
+    Flows,
+    Queue,
+    Results,
+    Segment,
+)
 
+MOST_FARTHER = 32
+"""Segments seen at a farther point of the same file that the nearest one may lack."""
 SILENT_NS = 60_000_000_000
 """Time without a segment at the own point after which another one goes on in its place."""
 
@@ -27,8 +42,54 @@ def is_elsewhere(batch: SegmentBatch, i: int, flows: Flows, slot: int) -> bool:
     point = flows.points[batch.capture[i]]
     if point == conn[slot, Conn.VANTAGE_CAPTURE]:
         conn[slot, Conn.POINT_CAPTURE] = point
-    is_there: bool = point != conn[slot, Conn.POINT_CAPTURE]
+    is_there: bool = point != conn[slot, Conn.POINT_CAPTURE] and not completes(flows, slot, side_of(batch, i), point)
+    if not is_there:
+        flows.direction[2 * slot + side_of(batch, i), Direction.POINT] = point + 1
     return is_there
+
+
+@kernel
+def completes(flows: Flows, slot: int, side: int, point: int) -> bool:
+    """Return whether a point shows a direction that the connection's own one lacks, and nothing of the other one.
+
+    So it is where each direction has a file: both are one capture point.
+    """
+    taken = flows.direction[2 * slot + side, Direction.POINT]
+    is_only: bool = taken == 0 or taken == point + 1
+    return is_only and flows.direction[2 * slot + 1 - side, Direction.ELSEWHERE] == 0
+
+
+@kernel
+def count_points(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> None:
+    """Note at the client's first packet after the SYNs whether the file has several capture points.
+
+    Then SYN and SYN-ACK were there several times: on the way to the client, a packet has passed all points but the one
+    that is nearest to it, which counts.
+    """
+    conn, direction = flows.conn, flows.direction
+    row, other = 2 * slot + side, 2 * slot + 1 - side
+    if side != conn[slot, Conn.UP_SIDE] or direction[row, Direction.PACKETS] or batch.flags[i] & SYN:
+        return
+    copies = min(direction[row, Direction.SYN_COPIES], direction[other, Direction.SYN_COPIES])
+    if flows.facts[slot, Facts.SYN] == 3 and copies > 0 and conn[slot, Conn.POINTS] == 0:
+        conn[slot, Conn.POINTS] = copies + 1
+        note(out, slot, side, POINTS, -1, copies + 1, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+
+
+@kernel
+def is_farther(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> bool:
+    """Return whether a segment to the client was seen at a point of the file that is not the nearest to the client."""
+    conn = flows.conn
+    row = 2 * slot + side
+    if conn[slot, Conn.POINTS] == 0 or side == conn[slot, Conn.UP_SIDE]:
+        return False
+    if flows.elsewhere[row, Queue.COUNT] > MOST_FARTHER:  # nothing comes from the nearest any more
+        conn[slot, Conn.POINTS] = 0
+        return False
+    if earlier(batch, i, flows, row) + 1 >= conn[slot, Conn.POINTS]:
+        return False
+    remember(batch, i, flows, row)
+    return True
 
 
 @kernel
@@ -76,6 +137,7 @@ def take_elsewhere(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot:
     conn, direction, elsewhere = flows.conn, flows.direction, flows.elsewhere
     row = 2 * slot + side
     other = 2 * slot + 1 - side
+    direction[row, Direction.ELSEWHERE] = 1
     if batch.flags[i] & SYN:
         isn = batch.seq[i] if batch.flags[i] & ACK == 0 else (batch.ack[i] - 1) & 0xFFFFFFFF
         is_same = flows.facts[slot, Facts.SYN] != 0 and conn[slot, Conn.ISN] == isn
@@ -104,6 +166,7 @@ def close_elsewhere(flows: Flows, slot: int) -> None:
         return
     for side in range(2):
         row = 2 * slot + side
+        direction[row, Direction.UNACKED_TS] = 0  # what the own point has not seen acknowledged another one may have
         if elsewhere[row, Queue.END]:
             direction[row, Direction.END] = elsewhere[row, Queue.END]
             direction[row, Direction.END_TS] = elsewhere[row, Queue.END_TS]
@@ -122,7 +185,7 @@ def fill(batch: SegmentBatch, i: int, data: Array, flows: Flows, slot: int, side
     start = first_byte(batch, i)
     caplen = min(batch.caplen[i], batch.length[i])
     if direction[row, Direction.STARTED] == 0:
-        direction[row, Direction.STARTED] = 2
+        direction[row, Direction.STARTED] = STARTED_ELSEWHERE
         direction[row, Direction.NEXT] = start
     here = direction[row, Direction.POS]
     pos = here + difference(start, direction[row, Direction.NEXT])

@@ -410,8 +410,11 @@ BUILT_ENDINGS = {
     "end-in-gap": up(Wire().shaken()).send(CLIENT, 30, CLOSE[:20], keep=False).send(CLIENT, 31, CLOSE[20:])
     .send(CLIENT, 32, flags=FIN_ACK),
 }  # fmt: skip
-ELSEWHERE = {"refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted", "ended-by-unknown"}
-"""Codes whose tests are functions of their own, here, in `tls`, in `test_following` or in `test_roles`."""
+ELSEWHERE = {
+    "refused", "one-direction", "tls-begun-before", "port-contradicted", "evicted", "ended-by-unknown", "path-lost",
+    "path-lost-to-server", "path-lost-to-client", "client-silent", "server-silent",
+}  # fmt: skip
+"""Codes whose tests are functions of their own, here, in `tls`, or in other modules."""
 
 
 @pytest.mark.parametrize("code", BUILT_ENDINGS)

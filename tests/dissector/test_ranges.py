@@ -246,3 +246,11 @@ def test_a_trial_looks_at_each_record_once() -> None:
     lengths = np.ones(1 << 20, np.int64)
     lengths[-1::-100_000] = 0
     assert first_record(lengths, None) is None
+
+
+@pytest.mark.parametrize("formats", [("<", "<"), ("<", ">"), (">", "<", ">")])
+@pytest.mark.parametrize("size", [1000, 5000, 20000])
+def test_concatenated_captures(formats: tuple[str, ...], size: int, tmp_path: Path) -> None:
+    path = tmp_path / "all.pcap"
+    path.write_bytes(b"".join(pcap(hidden(60, 200), order, ns=order == ">") for order in formats))
+    compare(path, size)

@@ -17,11 +17,10 @@ def _first(group: list[Row], *methods: str) -> Row | None:
 
 
 def _signs_of(group: list[Row], from_client: bool) -> Row:
-    tuned = _first(group, "connection.tune-ok") or _first(group, "connection.tune")
     agreed, closed = _first(group, "connection.tune-ok"), _first(group, "connection.close")
     begin = agreed["ts_ns"] if agreed else group[0]["begun_ts_ns"]
     end = closed["ts_ns"] if closed else group[0]["last_ts_ns"]
-    negotiated = tuned["args"].get("heartbeat") if tuned else None
+    negotiated = agreed["args"].get("heartbeat") if agreed else None
     signs = [(frame["first_ts_ns"], frame["ts_ns"]) for frame in group if frame["from_client"] == from_client]
     silences, latest = [0], begin
     for first, last in [*signs, (end, end)]:

@@ -3,7 +3,9 @@
 Any byte is a sign of life (AMQP 0-9-1, 4.2.7): the first and the last byte of frames count, and so do skipped bytes.
 Silence counts from connection.tune-ok, which agrees the interval, to the first connection.close; if these were not
 seen, from the first packet and to the last. The time of bytes that the capture lacks is unknown: what ends with a gap,
-or begins with one, is no silence, and of a missing direction nothing is known.
+or begins with one, is no silence, and of a missing direction nothing is known. Where the connection's ending shows that
+the path was lost, nothing says what a side sent that did not arrive, or waited for what it had sent before: of such a
+side it is unknown what it missed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from amqpscope.pipelines.walks.events import (
 from amqpscope.pipelines.walks.store import declare, pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-NAME, VERSION = "heartbeats", 2
+NAME, VERSION = "heartbeats", 3
 PROTOCOLS = [SPOKEN[FRAMES], SPOKEN[FRAMES_010]]
 """They agree on heartbeats alike."""
 SECOND = 1_000_000_000
@@ -44,6 +46,7 @@ class Span(NamedTuple):
 
     APPLIES: int  # 1: it has a row, and speaks one of PROTOCOLS
     NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
+    DARK: int  # bit 0: what the server sent was lost on the way; bit 1: what the client sent
     AGREED: int  # 1: connection.tune-ok was seen
     CLOSED: int  # 1: connection.close was seen
     END: int  # time of that, else of the last packet
@@ -70,6 +73,8 @@ class Row(NamedTuple):
 
 
 SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
+DARK = {"path-lost": 3, "path-lost-to-server": 1 << CLIENT, "path-lost-to-client": 1 << (1 - CLIENT)}
+"""Endings that show that the path lost what a side sent, and SPAN.DARK then."""
 NOT_MINE = -2
 """Value of `negotiated` for a connection of another protocol."""
 
@@ -87,7 +92,7 @@ class Heartbeats:
 
     tables = ("heartbeats",)
     needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(("heartbeat",)),
+        CONNECTIONS: Needs(("heartbeat", "ending")),
         ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
         FRAMES: Needs((), _METHODS),
         FRAMES_010: Needs((), _METHODS),
@@ -110,7 +115,7 @@ class Heartbeats:
         rows = np.zeros((2 * (begun + 1), len(ROW)), np.int64)
         no_gaps = np.zeros((0, 3), np.int64)
         state = (self._conn, no_gaps, self._span, self._signs)
-        count = call(listen, self.compiled, *state, events.matrix, _negotiated(events), rows)
+        count = call(listen, self.compiled, *state, events.matrix, _negotiated(events), _dark(events), rows)
         yield from _rows(rows[:count])
 
     def finish(self) -> Iterator[Rows]:
@@ -147,6 +152,16 @@ def _negotiated(events: Events) -> Array:
     return found
 
 
+def _dark(events: Events) -> Array:
+    """Return SPAN.DARK per event."""
+    found = np.zeros(len(events), np.int64)
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    if len(at):
+        endings = events.take(CONNECTIONS, at, ["ending"])["ending"].cast(pa.string()).to_pylist()
+        found[at] = [DARK.get(ending or "", 0) for ending in endings]
+    return found
+
+
 def _rows(rows: Array) -> Iterator[Rows]:
     if len(rows):
         columns = {
@@ -161,7 +176,7 @@ def _rows(rows: Array) -> Iterator[Rows]:
 
 @kernel
 def listen(
-    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, negotiated: Array, rows: Array
+    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, negotiated: Array, dark: Array, rows: Array
 ) -> int:  # fmt: skip
     """Walk over a batch.
 
@@ -172,6 +187,7 @@ def listen(
         signs: SIGN, of each side.
         events: EV.
         negotiated: see `_negotiated`.
+        dark: see `_dark`.
         rows: ROW; two for each connection that may end here.
 
     Returns:
@@ -188,10 +204,12 @@ def listen(
         source = events[i, EV.SOURCE]
         if source == CONNECTIONS and span[SPAN.APPLIES] == 1:  # of a connection that goes on, more is known by now
             span[SPAN.NEGOTIATED] = negotiated[i]
+            span[SPAN.DARK] = dark[i]
             if span[SPAN.CLOSED] == 0:
                 span[SPAN.END] = events[i, EV.TS]
         elif source == CONNECTIONS:
             begin(span, signs, events, i, negotiated[i])
+            span[SPAN.DARK] = dark[i]
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]
             if source == FRAMES or source == FRAMES_010:
@@ -275,6 +293,7 @@ def conclude(conn: Array, span: Array, signs: Array, rows: Array, count: int) ->
         rows[count, ROW.FROM_CLIENT] = side
         rows[count, ROW.NEGOTIATED] = span[SPAN.NEGOTIATED]
         rows[count, ROW.SILENCE] = -1 if unknown else signs[side, SIGN.SILENCE]
-        rows[count, ROW.MISSED] = -1 if unknown or span[SPAN.NEGOTIATED] < 0 else signs[side, SIGN.MISSED]
+        is_dark = span[SPAN.DARK] >> side & 1
+        rows[count, ROW.MISSED] = -1 if unknown or is_dark or span[SPAN.NEGOTIATED] < 0 else signs[side, SIGN.MISSED]
         count += 1
     return count

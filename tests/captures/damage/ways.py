@@ -219,6 +219,19 @@ def without_ends(capture: Capture, rnd: random.Random) -> list[Packet]:
     return [p for i, p in enumerate(capture.packets) if i not in lost]
 
 
+def without_begin(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Lose the beginning of the server's direction, SYN-ACK included, of most connections."""
+    places: dict[tuple[bytes, int, int], list[int]] = {}
+    for i, (segment, to_server) in enumerate(zip(capture.segments, toward_server(capture), strict=True)):
+        if segment and not to_server:
+            places.setdefault(segment.flow, []).append(i)
+    lost: set[int] = set()
+    for found in places.values():
+        if rnd.random() < 0.7:
+            lost |= set(found[: rnd.randint(1, max(len(found) // 2, 1))])
+    return [p for i, p in enumerate(capture.packets) if i not in lost]
+
+
 def snapped(capture: Capture, rnd: random.Random, snap: int = 128) -> list[Packet]:
     """A snap length."""
     return [replace(p, data=p.data[:snap], length=p.wire) for p in capture.packets]
@@ -257,15 +270,91 @@ def flipped(capture: Capture, rnd: random.Random, share: float = 0.01) -> list[P
     return packets
 
 
+def coarse(capture: Capture, tick_ns: int) -> list[Packet]:
+    """The time of a clock that goes on by ticks."""
+    return [replace(p, ts_ns=p.ts_ns // tick_ns * tick_ns) for p in capture.packets]
+
+
+def stepped(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """The clock is set back within the capture, by up to two seconds."""
+    place, step = rnd.randrange(len(capture.packets)), rnd.randint(1_000_000, 2_000_000_000)
+    return [replace(p, ts_ns=p.ts_ns - step * (i >= place)) for i, p in enumerate(capture.packets)]
+
+
+def two_cards(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """A card for each direction, whose clocks differ by a millisecond; the file is in order of their times."""
+    skew, to_server = rnd.choice((-1_000_000, 1_000_000)), toward_server(capture)
+    skewed = [replace(p, ts_ns=p.ts_ns + skew * to) for p, to in zip(capture.packets, to_server, strict=True)]
+    return sorted(skewed, key=lambda packet: packet.ts_ns)
+
+
+POINT_NS = 200_000
+"""Time that a packet needs from one point to the other."""
+SLOWER = 100
+"""How many times slower all is, so that there is time for it."""
+
+
+def slower(capture: Capture) -> list[Packet]:
+    """The same, but slower: what the point of the client has of `two_points_in_one`."""
+    first = capture.packets[0].ts_ns
+    return [replace(p, ts_ns=first + (p.ts_ns - first) * SLOWER) for p in capture.packets]
+
+
+def two_points_in_one(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """One file with two capture points: packets reach the second one later, or come from it earlier."""
+    near = slower(capture)
+    far = [
+        replace(p, ts_ns=p.ts_ns + (POINT_NS if to else -POINT_NS))
+        for p, to in zip(near, toward_server(capture), strict=True)
+    ]
+    return sorted([*near, *far], key=lambda packet: packet.ts_ns)
+
+
+def forged_reset(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Somebody sends a reset far outside the window, in the middle of each of some connections."""
+    packets = []
+    for i, (packet, segment) in enumerate(zip(capture.packets, capture.segments, strict=True)):
+        packets.append(packet)
+        if segment and capture.data(i) and rnd.random() < 0.05 and goes_on(capture, i):
+            seq = int.from_bytes(packet.data[segment.tcp + 4 : segment.tcp + 8], "big")
+            forged = bytearray(built(packet.data, segment, seq + 90_000_000 + rnd.randint(0, 1_000_000_000), b""))
+            forged[segment.tcp + 13] = 4
+            packets.append(replace(packet, data=bytes(forged), length=-1))
+    return packets
+
+
+def goes_on(capture: Capture, i: int) -> bool:
+    """Whether the sender of packet i sends more data in this connection."""
+    for j in range(i + 1, len(capture.packets)):
+        if is_syn(capture, i, j):
+            return False
+        one, two = capture.segments[i], capture.segments[j]
+        if one and two and one.flow == two.flow and capture.data(j):
+            return True
+    return False
+
+
+def toward_server(capture: Capture) -> list[bool]:
+    """Whether each packet goes to the lower port, as brokers have it."""
+    return [segment is not None and segment.flow[2] < segment.flow[1] for segment in capture.segments]
+
+
 Damage = Callable[[Capture, random.Random], list[Packet]]
 HARMLESS: dict[str, Damage] = {
     "reordered": reordered, "exchanged": exchanged, "repeated": repeated, "overlapping": overlapping,
 }  # fmt: skip
 HARMFUL: dict[str, Damage] = {
     "lossy": lossy, "without ends": without_ends, "snapped": snapped, "late": late, "one way": one_way,
-    "snapped anywhere": snapped_anywhere, "late anywhere": late_anywhere,
+    "snapped anywhere": snapped_anywhere, "late anywhere": late_anywhere, "without begin": without_begin,
 }  # fmt: skip
 FLIPPED: dict[str, Damage] = {"flipped": flipped}
 """Harmful as well, where it is known which bytes are heads."""
-ALWAYS_THE_SAME = {"snapped", "late"}
+ODD: dict[str, Damage] = {
+    "clock of 1 ms": lambda capture, _: coarse(capture, 1_000_000),
+    "clock of 15.6 ms": lambda capture, _: coarse(capture, 15_625_000),
+    "clock of 1 s": lambda capture, _: coarse(capture, 1_000_000_000),
+    "stepped back": stepped, "two cards": two_cards, "forged reset": forged_reset,
+}  # fmt: skip
+"""Nothing is lost, but times say less than in other captures, or contradict each other."""
+ALWAYS_THE_SAME = {"snapped", "late", "clock of 1 ms", "clock of 15.6 ms", "clock of 1 s"}
 """Ways in which chance has no part."""
