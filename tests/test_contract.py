@@ -28,7 +28,8 @@ COMMANDS = {
 CHOICES = {
     ("dissect", "--format"): ["parquet", "arrow"],
     ("frames", "--format"): ["text", "json", "csv"],
-    ("handshakes", "--format"): ["text", "json"],
+    ("handshakes", "--format"): ["text", "json", "csv"],
+    ("summary", "--format"): ["text", "json"],
     ("dissect", "--bodies"): ["none", "hash", "full"],
 }
 DEFAULTS = {("dissect", "--bodies"): "hash", ("dissect", "--format"): "parquet", ("analyze", "--master"): None}

@@ -109,5 +109,6 @@ def test_connections_that_are_complete_are_walked_over_before_the_others(name, r
     monkeypatch.setattr(waves.Waves, "over", lambda _, held: left.append(held))
     found: dict[str, Counter[str]] = {}
     walk_folder(tmp_path, lambda table, rows: found.setdefault(table, Counter()).update(map(repr, rows.to_pylist())))
+    assert found.pop("captures") == Counter(map(repr, dissected(name)["captures"].to_pylist()))
     assert found == in_memory(name)
     assert left

@@ -52,7 +52,7 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
     tables = ours(path)
     whole = amqpscope.analyze(path)
-    assert set(whole) == {*jobs.__all__, *RELATIONS} - {"relation"}
+    assert set(whole) == {*jobs.__all__, *RELATIONS, "captures"} - {"relation"}
     for name in RELATIONS:
         assert rows(jobs.relation(name, **{each: whole[each] for each in SOURCES})) == rows(whole[name]), name
     for name in set(jobs.__all__) - {"relation"}:

@@ -297,7 +297,12 @@ def test_nothing_but_the_folder_is_read(tmp_path: Path) -> None:
 def test_nothing_at_all_makes_empty_tables() -> None:
     found = dict(compute.compute({}))
     assert set(found) == set(compute.NAMES)
-    assert all(rows.schema == schema(name) and not len(rows) for name, rows in found.items())
+    assert all(rows.schema == schema(name) for name, rows in found.items())
+    assert [name for name, rows in found.items() if len(rows)] == ["rules"]  # and none of them is clear
+    assert (
+        "clear"
+        not in found["rules"].filter(pc.invert(pc.starts_with(found["rules"]["code"], "cap-")))["state"].to_pylist()
+    )
 
 
 @pytest.mark.parametrize("stem", ["demo", "lossy_link"])
