@@ -136,7 +136,7 @@ def section(tables: Tables) -> Section:
     if len(kinds) > 1:
         page.parts.append(
             Grid(
-                "Connections by outcome",
+                "Connections by verdict",
                 ["protocol", "verdict", "stage reached", "connections"],
                 [
                     [

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession, datasource
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from amqpscope import spec
 from amqpscope.dissector.capture.sources import look_for, named, total_size
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 PART = 64 << 20
 """Bytes of captures that a task dissects, about."""
+LISTING = StructType([StructField("table", StringType()), StructField("rows", StringType())])
+"""Columns of what is read where no table is named: names of tables, and what a row of each is."""
 OWN = ("table", "path", "paths", "parts", "cache", "ignorecorruptfiles", "pushfilters", "untilidle", "address")
 """Options of the format; the others are those of `amqpscope dissect`, without the hyphens."""
 
@@ -55,7 +57,7 @@ class Captures(DataSource):
     """Captures as the tables of `dissect`.
 
     Options:
-        table: name of the table; it must be given.
+        table: name of the table; without it, a listing of the tables and what their rows are.
         port, keylog, from, to, tz, bodies, spec: as for `amqpscope dissect`; several ports are separated by commas.
         address: IP addresses, separated by commas: only connections with one of them are dissected.
         ignoreCorruptFiles: `true` to list files that cannot be read in the table `captures` even if the user named
@@ -75,12 +77,12 @@ class Captures(DataSource):
         return "amqpscope"
 
     def schema(self) -> StructType:
-        """Return the columns of the table.
+        """Return the columns of the table, or those of the listing.
 
         Raises:
             ReadError: `dissect` writes no such table.
         """
-        return of_spark(self._table())
+        return of_spark(self._table()) if "table" in self.options else LISTING
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads the columns of a schema.
@@ -89,6 +91,8 @@ class Captures(DataSource):
             ReadError: an option is wrong, or a column is not in the table.
             CaptureError: a path does not exist.
         """
+        if "table" not in self.options:
+            return Listing()
         kind = FilteringReader if _is_on(self.options, "pushFilters") else Reader
         return kind(self._table(), self._columns(schema), *_dissection(self.options))
 
@@ -127,6 +131,14 @@ class Captures(DataSource):
             wrong = f"no table {name!r}{near(name, tables)}" if name else "no table is named"
             raise ReadError(f'{wrong}; option("table", ...) takes {", ".join(tables)}')
         return name
+
+
+class Listing(DataSourceReader):
+    """Lists the tables that the option `table` takes (LISTING)."""
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+        """Yield name and meaning of each table."""
+        return ((name, table.doc) for name, table in spec.tables().items() if table.written_by == "dissect")
 
 
 class Reader(DataSourceReader):

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from amqpscope.spec import amqp10, codes, data, documents, handshakes, tls
+from amqpscope.spec import amqp10, codes, data, documents, findings, handshakes, tls
 from amqpscope.spec.describe_codes import (
     OWNERS,
     addition,
@@ -16,6 +16,7 @@ from amqpscope.spec.describe_codes import (
     of_choice,
     of_constant,
     of_domain,
+    of_finding,
     of_type,
 )
 from amqpscope.spec.layout import aligned, paragraph, title
@@ -89,6 +90,7 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         yield of_anomaly(data.anomalies()[name])
     if name in handshakes.load().causes:
         yield of_cause(handshakes.load().causes[name])
+    yield from (of_finding(rule) for rule in findings.load() if name == rule.code)
     if name in handshakes.load().notes:
         yield title(name, "note on a handshake") + paragraph(handshakes.load().notes[name])
     for listed in codes.load():
@@ -158,6 +160,7 @@ def _whole(table: Table, protocol: Protocol) -> Table:
 def names(protocol: Protocol) -> set[str]:
     """Return every name that `describe` knows, except numbers."""
     known = {*data.tables(), *data.anomalies(), *handshakes.load().causes, *handshakes.load().notes}
+    known |= {rule.code for rule in findings.load()}
     known |= {each.name for listed in codes.load() for each in listed.values}
     known |= {alert.name for alert in tls.load().alerts.values()}
     known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}

@@ -1,6 +1,8 @@
 """Describe codes, constants, domains and types in lines of plain text."""
 
-from amqpscope.spec import data, handshakes
+import re
+
+from amqpscope.spec import data, findings, handshakes
 from amqpscope.spec.layout import aligned, paragraph, title
 from amqpscope.spec.model import Anomaly, Choice, Constant, Domain, Protocol, WireType
 
@@ -20,9 +22,21 @@ def of_anomalies() -> list[str]:
 
 
 def of_cause(cause: handshakes.Cause) -> list[str]:
-    """Describe a verdict on a handshake: its meaning and what to do; braces stand for facts of the connection."""
-    lines = title(cause.code, f"verdict on a handshake, {cause.severity}") + paragraph(cause.summary)
-    return [*lines, "", *aligned([["Means", cause.meaning], ["Do", cause.remedy]])]
+    """Describe a verdict on a handshake: its meaning and what to do; capitals stand for facts of the connection."""
+    lines = title(cause.code, f"verdict on a handshake, {cause.severity}") + paragraph(named(cause.summary))
+    return [*lines, "", *aligned([["Means", named(cause.meaning)], ["Do", named(cause.remedy)]])]
+
+
+def named(text: str) -> str:
+    """Return a text in which facts are named in capitals: CLIENT for {client}, as in manual pages."""
+    text = text.replace("(s)", "s")
+    return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: found[1].upper().replace("_", "-"), text)
+
+
+def of_finding(rule: findings.Rule) -> list[str]:
+    """Describe a rule of findings: what it says, what to do, and what it selects."""
+    lines = title(rule.code, f"finding, {rule.severity}, about the {rule.party}") + paragraph(named(rule.text))
+    return [*lines, "", *aligned([["Do", named(rule.advice)], ["Where", f"{rule.source}: {rule.where}"]])]
 
 
 def of_constant(constant: Constant, other: str = "") -> list[str]:

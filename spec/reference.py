@@ -8,7 +8,7 @@ import difflib
 import sys
 from pathlib import Path
 
-from amqpscope.spec import codes, data, describe, describe_codes, handshakes, tls
+from amqpscope.spec import codes, data, describe, describe_codes, findings, handshakes, tls
 from amqpscope.spec.model import Class, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
@@ -26,7 +26,7 @@ def page() -> str:
         "",
     ]
     lines += ["- [Tables](#tables): every column", "- [Values of columns](#values-of-columns): what codes in them mean"]
-    lines += ["- [Anomaly codes](#anomaly-codes)"]
+    lines += ["- [Anomaly codes](#anomaly-codes)", "- [Findings](#findings): what `amqpscope summary` says is wrong"]
     lines += ["- [Handshakes](#handshakes): their states, and what the codes of `amqpscope handshakes` mean"]
     for protocol in protocols:
         lines += [f"- [{protocol.name}](#{protocol.name}): methods, content properties, reply codes, protocol headers"]
@@ -34,6 +34,7 @@ def page() -> str:
     lines += _tables(protocols)
     lines += _codes()
     lines += _anomalies()
+    lines += _findings()
     lines += _handshakes()
     for protocol in protocols:
         lines += _protocol(protocol)
@@ -167,6 +168,12 @@ def _codes() -> list[str]:
 def _anomalies() -> list[str]:
     rows = [[f"`{a.code}`", a.severity, a.doc] for a in data.anomalies().values()]
     return ["## Anomaly codes", "", *_grid(["code", "severity", ""], rows)]
+
+
+def _findings() -> list[str]:
+    rows = [[f"`{r.code}`", r.severity, r.party, describe_codes.named(r.text)] for r in findings.load()]
+    lead = "What `amqpscope summary` says, in its order (`spec/findings.toml`); capitals stand for values from the capture."
+    return ["## Findings", "", lead, "", *_grid(["code", "severity", "party", "says"], rows)]
 
 
 def _handshakes() -> list[str]:

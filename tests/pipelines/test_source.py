@@ -117,6 +117,8 @@ def test_what_cannot_be_read(spark: SparkSession, captures: Path) -> None:
         pipelines.read(spark, captures, "messages", port="5672").collect()
     with pytest.raises(Exception, match=r"no table 'confirms'; option.* takes captures, connections"):
         spark.read.format("amqpscope").option("table", "confirms").load(str(captures))
+    listed = {row.table: row.rows for row in spark.read.format("amqpscope").load(str(captures)).collect()}
+    assert "messages" in listed and "confirms" not in listed and all(listed.values())
     with pytest.raises(Exception, match="no column kind of type int in messages"):
         spark.read.format("amqpscope").option("table", "messages").schema("kind int").load(str(captures)).collect()
 
