@@ -172,7 +172,7 @@ def _anomalies() -> list[str]:
 
 def _findings() -> list[str]:
     rows = [[f"`{r.code}`", r.severity, r.party, describe_codes.named(r.text)] for r in findings.load()]
-    lead = "What `amqpscope summary` says, in its order (`spec/findings.toml`); capitals stand for values from the capture."
+    lead = "What `amqpscope summary` says, in its order (spec/findings.toml); capitals stand for values of a capture."
     return ["## Findings", "", lead, "", *_grid(["code", "severity", "party", "says"], rows)]
 
 
