@@ -78,7 +78,7 @@ class Finding:
     Attributes:
         severity: error, warning or note.
         text: What, and how often.
-        subject: Exchange, queue or stream, and the connections that it concerns.
+        advice: What to do.
         packet: Packet that shows the first of it; None when that is not known.
         capture: File that the packet is in.
         ts_ns: When that was.
@@ -87,7 +87,7 @@ class Finding:
 
     severity: str
     text: str
-    subject: str
+    advice: str
     packet: int | None = None
     capture: str | None = None
     ts_ns: int | None = None

@@ -41,7 +41,7 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
     """
     with database.connect() as connection:
         for name in SOURCES:
-            connection.register(name, given.get(name, schema(name).empty_table()))
+            database.view(connection, name, given.get(name, schema(name).empty_table()), schema(name))
         yield from _computed(connection, wanted)
 
 
@@ -67,7 +67,7 @@ def of_folder(
                 continue
             rows = map(decoded, read_parts(folder, name, schema(name).names))
             whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
-            connection.register(name, whole)
+            database.view(connection, name, whole, schema(name))
         yield from _computed(connection, wanted, rules)
 
 

@@ -28,6 +28,8 @@ SAFE = (
     "set lock_configuration = true",
 )
 """The last of them keeps the others."""
+LATEST = 1 << 62
+"""Times and durations beyond it, or below 0, come from broken clocks: they are null, so that no difference overflows."""
 _TYPES = {
     pa.int64(): "bigint", pa.int32(): "int", pa.string(): "varchar", pa.bool_(): "boolean", pa.float64(): "double",
 }  # fmt: skip
@@ -59,22 +61,40 @@ def connect(folder: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             yield made
 
 
-def view(connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[Path], declared: pa.Schema) -> None:
-    """Make a view of Parquet files, in the declared columns; those that the files lack are null.
+def view(
+    connection: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Path] | pa.Table, declared: pa.Schema
+) -> None:
+    """Make a view of a table, in the declared columns; those that it lacks are null, and so are times that cannot be.
 
     Args:
-        connection: one that may read them.
+        connection: one that may read the files.
         name: of the view.
-        files: at least one, all with the same columns.
+        rows: the table; or Parquet files, at least one, all with the same columns.
         declared: the columns.
     """
-    there = set(pq.read_schema(files[0]).names)
-    columns = ", ".join(
-        f'"{field.name}"' if field.name in there else f'cast(null as {_TYPES[field.type]}) as "{field.name}"'
-        for field in declared
-    )
-    paths = ", ".join(_literal(file) for file in files)
-    connection.execute(f"create view {name} as select {columns} from read_parquet([{paths}])")  # noqa: S608 - quoted
+    if isinstance(rows, pa.Table):
+        there, source = set(rows.column_names), f"{name}_as_given"
+        connection.register(source, rows)
+    else:
+        there = set(pq.read_schema(rows[0]).names)
+        source = f"read_parquet([{', '.join(_literal(file) for file in rows)}])"
+    columns = ", ".join(_column(field) if field.name in there else _null(field) for field in declared)
+    connection.execute(f"create view {name} as select {columns} from {source}")  # noqa: S608 - quoted
+
+
+def is_time(field: pa.Field) -> bool:
+    """Return whether a column has times or durations in ns."""
+    return field.type == pa.int64() and field.name.endswith("_ns")
+
+
+def _column(field: pa.Field) -> str:
+    if is_time(field):
+        return f'case when "{field.name}" between 0 and {LATEST} then "{field.name}" end as "{field.name}"'
+    return f'"{field.name}"'
+
+
+def _null(field: pa.Field) -> str:
+    return f'cast(null as {_TYPES[field.type]}) as "{field.name}"'
 
 
 def may_view(folder: Place) -> bool:

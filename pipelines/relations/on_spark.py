@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from amqpscope.dissector.places import Place, readable, remove_tree
@@ -17,8 +17,10 @@ from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.reader import read_table
 from amqpscope.pipelines.relations import compute
 from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, NAMES, QUEUES, REQUESTS, SETUP, python_tables
+from amqpscope.pipelines.relations.database import LATEST, is_time
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
 from amqpscope.pipelines.schemas import schema
+from amqpscope.pipelines.walks.walk import schema as of_arrow
 
 FEW = 1 << 22
 """Statistics with fewer rows are related in this process."""
@@ -35,7 +37,7 @@ def relations(
         wanted: names of relations; None: all.
     """
     known = {
-        name: given[name].select([field.name for field in schema(name)])
+        name: given[name].select([_plausible(field) for field in of_arrow(name)])
         if name in given
         else spark.createDataFrame([], schema(name))
         for name in SOURCES
@@ -56,6 +58,12 @@ def relations(
     if asked & {*compute.FINDINGS}:
         for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow()).items():
             yield name, spark.createDataFrame(table)
+
+
+def _plausible(field: pa.Field) -> Column:
+    """Return a column; times that cannot be are null."""
+    column = sf.col(field.name)
+    return sf.when(column.between(0, LATEST), column).alias(field.name) if is_time(field) else column
 
 
 def _rows(spark: SparkSession, text: str, known: Mapping[str, DataFrame]) -> DataFrame:

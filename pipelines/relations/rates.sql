@@ -27,6 +27,7 @@ placed as (
     from happened h
     join endpoints n on h.connection_id = n.connection_id
     join clock w on w.id = 1
+    where h.ts_ns is not null
     group by h.connection_id, n.client, h.exchange, h.queue, h.ts_ns - h.ts_ns % nullif(w.width_ns, 0), w.width_ns
 ),
 subjects as (
