@@ -1,4 +1,4 @@
-"""The commands `amqpscope summary` and `amqpscope report`."""
+"""The commands `amqpscope summary`, `amqpscope messages` and `amqpscope report`."""
 
 from __future__ import annotations
 
@@ -150,6 +150,82 @@ class Summary:
             width = min(shutil.get_terminal_size((first_screen.WIDTH, 24)).columns, first_screen.WIDEST)
             print(first_screen.text(data, max(width, 40), arguments.states), end="")
         return status or int(bool(first_screen.failing(data, arguments.fail_on)))
+
+
+class Messages:
+    """`amqpscope messages CAPTURE...|DIR|STATS`: a line per message."""
+
+    name = "messages"
+    help = "print each message on one line, with its confirm or settlement and how late it came"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+    examples = (
+        ("messages trouble.pcap --queue orders -c 20", "the first 20 messages of a queue"),
+        ("messages trouble.pcap --slower-than 100ms", "those whose confirm or settlement came late, or not at all"),
+        ("messages stats --unanswered --format json", "those that nobody answered, for programs"),
+        ("messages trouble.pcap --message-id 7f3a", "what became of a message: publish, confirm, deliveries"),
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.pipelines.command import duration  # noqa: PLC0415
+
+        what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`"
+        arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
+        parser.add_argument(
+            "--format", choices=("text", "json", "csv"), default="text", help="format of the lines (default: text)"
+        )
+        group = parser.add_argument_group(
+            "selection", "Messages that match all of these options; where one is repeated, any of its values."
+        )
+        for option, metavar, which in (
+            ("message-id", "ID", "with this message id (deliveries: that of their publish)"),
+            ("routing-key", "KEY", "with this routing key"),
+            ("queue", "NAME", "delivered from this queue or stream, or known to have reached it"),
+            ("exchange", "NAME", "published to this exchange; '' is the default exchange"),
+        ):
+            group.add_argument(
+                f"--{option}", metavar=metavar, action="append", default=[], help=f"only messages {which}"
+            )
+        group.add_argument(
+            "--slower-than", metavar="DURATION", type=duration,
+            help="only messages whose confirm or settlement took longer, or did not come for longer: 100ms, 2s",
+        )  # fmt: skip
+        group.add_argument(
+            "--unanswered", action="store_true",
+            help="only messages without confirm or settlement; not those whose answer may lie in a gap",
+        )  # fmt: skip
+        group.add_argument("-c", "--count", metavar="N", type=arguments.count, help="only the first of them, N at most")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print the messages.
+
+        Raises:
+            Error: the input cannot be read, or mixes captures and tables.
+            OSError: a folder cannot be read.
+        """
+        import shutil  # noqa: PLC0415
+
+        from amqpscope.dashboards import message_lines, messages  # noqa: PLC0415
+        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
+
+        wanted = messages.Wanted(
+            arguments.message_id, arguments.routing_key, arguments.queue, arguments.exchange, arguments.slower_than,
+            arguments.unanswered, arguments.count,
+        )  # fmt: skip
+        with _analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
+            if arguments.format == "json":
+                message_lines.json_lines(found, sys.stdout, arguments.tz)
+            elif arguments.format == "csv":
+                message_lines.csv_lines(found, sys.stdout, arguments.tz)
+            else:
+                width = shutil.get_terminal_size((message_lines.NARROWEST, 24)).columns
+                message_lines.text_lines(found, sys.stdout, arguments.tz, width)
+            if not found.count:
+                what = f"none of {counted(found.all, 'message')} matches" if found.all else "no messages to list"
+                sys.stderr.write(f"amqpscope: {what}\n")
+        return status
 
 
 def _code_or_severity(text: str) -> str:

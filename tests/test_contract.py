@@ -24,12 +24,23 @@ COMMANDS = {
     "spec": ("--spec",),
     "analyze": ("-o", "--master"),
     "report": ("-o",),
+    "messages": (
+        *CAPTURES,
+        "--message-id",
+        "--routing-key",
+        "--queue",
+        "--exchange",
+        "--slower-than",
+        "--unanswered",
+        "--format",
+    ),
 }
 CHOICES = {
     ("dissect", "--format"): ["parquet", "arrow"],
     ("frames", "--format"): ["text", "json", "csv"],
     ("handshakes", "--format"): ["text", "json", "csv"],
     ("summary", "--format"): ["text", "json"],
+    ("messages", "--format"): ["text", "json", "csv"],
     ("dissect", "--bodies"): ["none", "hash", "full"],
 }
 DEFAULTS = {("dissect", "--bodies"): "hash", ("dissect", "--format"): "parquet", ("analyze", "--master"): None}

@@ -168,6 +168,7 @@ class Frames:
             frames = left_out = 0
             for table, batch in reading:
                 if table.endswith("_frames"):
+                    printer.look(table, batch)
                     chosen = wanted.take(batch, peers, printer.views[table])
                     if arguments.count is not None:
                         chosen = chosen.slice(0, arguments.count - frames)

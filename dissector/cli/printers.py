@@ -2,13 +2,14 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import pyarrow as pa
 
 from amqpscope import spec
+from amqpscope.dissector.cli.deliveries import TABLE, Unsettled
 from amqpscope.dissector.formatting import clean, counted, exact, instant, moment, plain
 from amqpscope.spec.layout import paint
 from amqpscope.spec.model import Protocol
@@ -66,6 +67,9 @@ class Printer:
         self.zone = zone
         self.views = Views(protocol)
 
+    def look(self, table: str, batch: pa.RecordBatch) -> None:
+        """Take notice of frames, those that are not printed among them, before any of them are printed."""
+
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
         raise NotImplementedError
@@ -112,6 +116,17 @@ class Csv(Printer):
 class Text(Printer):
     """Packet, time, sender and receiver, channel, method and arguments, for people."""
 
+    notes: Mapping[tuple[int, int], str] = {}
+    """What acks of the batch settle, by connection and frame."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.unsettled = Unsettled()
+
+    def look(self, table: str, batch: pa.RecordBatch) -> None:
+        """Remember deliveries, for what acks settle."""
+        self.notes = self.unsettled.notes(batch) if table == TABLE else {}
+
     def frames(self, table: str, batch: pa.RecordBatch) -> None:
         """Print these frames of a table."""
         view = self.views[table]
@@ -125,6 +140,8 @@ class Text(Printer):
         fields = " ".join(self._field(what, k, v, view) for k, v in view.ordered(row) if k not in view.left_out)
         if row.get("is_partial"):
             fields += paint(f" [{counted(row['missing'], 'byte')} missing]", "warning")
+        if note := self.notes.get((row["connection_id"], row["frame_no"])):
+            fields += paint(f" [{note}]", "aside")
         channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
         if not fields and what in SIZED:
             what, fields = SIZED[what], counted(row["size"], "byte")

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.cli.deliveries import Queues
 from amqpscope.dissector.cli.options import suggest
 from amqpscope.dissector.cli.printers import KIND_COLUMNS, Peers, View, kind
 from amqpscope.spec.handshakes import SEVERITIES
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, metavar, type_, what in (
         ("channel", "N", _channel, "on this channel"),
         ("method", "GLOB", str, "whose name in the output matches: basic.publish, 'queue.*', heartbeat"),
-        ("queue", "NAME", str, "that name this queue or stream"),
+        ("queue", "NAME", str, "that name this queue or stream, or were delivered from it to a consumer that was seen"),
         ("exchange", "NAME", str, "that name this exchange"),
     ):
         action = group.add_argument(
@@ -75,6 +76,7 @@ class Selection:
     connections: frozenset[str] = frozenset()
     methods: Sequence[str] = ()
     values: dict[str, list[Any]] = field(default_factory=dict)
+    _queues: Queues = field(default_factory=Queues)
     _matching: dict[tuple[Any, ...], bool] = field(default_factory=dict)
 
     @staticmethod
@@ -85,8 +87,15 @@ class Selection:
 
     def take(self, batch: pa.RecordBatch, peers: Peers, view: View) -> pa.RecordBatch:
         """Return the frames that are wanted of these, which are of one table."""
-        for name, wanted in self.values.items():
-            batch = batch.filter(_has_any(batch, (name, *view.same.get(name, ())), wanted))
+        chosen = [_has_any(batch, (name, *view.same.get(name, ())), each) for name, each in self.values.items()]
+        if "queue" in self.values and {"method", "consumer_tag"} <= {*batch.schema.names}:
+            delivered = pc.is_in(self._queues.of(batch), pa.array(self.values["queue"], pa.string()))
+            at = list(self.values).index("queue")
+            chosen[at] = pc.or_(pc.fill_null(chosen[at], False), delivered)
+        for mask in chosen[1:]:
+            chosen[0] = pc.and_(chosen[0], mask)
+        if chosen:
+            batch = batch.filter(chosen[0])
         if self.connections and batch.num_rows:
             batch = batch.filter(self._connections(batch.column("connection_id"), peers))
         if self.methods and batch.num_rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,24 @@ def of_folder(
     Raises:
         ReadError: a table cannot be read.
     """
+    with opened(folder, SOURCES) as connection:
+        yield from _computed(connection, wanted, rules)
+
+
+@contextmanager
+def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a database with tables of a folder of statistics; those that are missing are empty.
+
+    Args:
+        folder: what `analyze` wrote.
+        names: of the tables.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
     with database.connect(viewed) as connection:
-        for name in SOURCES:
+        for name in names:
             local = [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else []
             if local:
                 database.view(connection, name, local, schema(name))
@@ -68,7 +84,7 @@ def of_folder(
             rows = map(decoded, read_parts(folder, name, schema(name).names))
             whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
             database.view(connection, name, whole, schema(name))
-        yield from _computed(connection, wanted, rules)
+        yield connection
 
 
 def _computed(

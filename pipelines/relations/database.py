@@ -29,7 +29,7 @@ SAFE = (
 )
 """The last of them keeps the others."""
 LATEST = 1 << 62
-"""Times and durations beyond it, or below 0, come from broken clocks: they are null, so that no difference overflows."""
+"""Times and durations beyond it, or below 0, come from broken clocks: they are null, and no difference overflows."""
 _TYPES = {
     pa.int64(): "bigint", pa.int32(): "int", pa.string(): "varchar", pa.bool_(): "boolean", pa.float64(): "double",
 }  # fmt: skip
@@ -84,7 +84,7 @@ def view(
 
 def is_time(field: pa.Field) -> bool:
     """Return whether a column has times or durations in ns."""
-    return field.type == pa.int64() and field.name.endswith("_ns")
+    return bool(field.type == pa.int64() and field.name.endswith("_ns"))
 
 
 def _column(field: pa.Field) -> str:
