@@ -22,6 +22,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     ATTACH,
     AUTO,
     BRANCH_BITS,
+    COMMITTING,
     DETACH,
     DETACHED,
     DOUBTED,
@@ -48,6 +49,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import PERHAPS, RESUMED, SE
 from amqpscope.pipelines.walks.channels import ACC
+from amqpscope.pipelines.walks.connection import CLIENT, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
 
@@ -118,6 +120,11 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             by, ts = (ROLLBACK, of.accepts[slot, AT.ID]) if lost == NEVER else (GAP, lost_ts)
         elif kind == DOUBTED:
             by = GAP
+        elif kind == COMMITTING and by != GAP:  # the completion of the commit may be lost
+            lost, lost_ts, _ = ch.lost_at(
+                channels, 2 * row + CLIENT, of.conn, of.gaps, SERVER, of.accepts[slot, AT.FRAME]
+            )
+            by, ts = (GAP, lost_ts) if lost < NEVER else (by, ts)
         elif kind == QUIET or kind == SEEN:
             outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
         elif kind == UNSURE:

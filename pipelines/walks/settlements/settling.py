@@ -264,10 +264,13 @@ def recover(events: Array, i: int, account: int, book: Book, own: Own, result: R
 
 @called
 def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own, result: Result) -> bool:
-    """Void what was delivered before a frame; return False if `out` is full."""
-    _, _, channels, ledger = book
+    """Void what was delivered before a frame, but for what a lost acknowledgement may have settled before the recover.
+
+    Return False if `out` is full.
+    """
+    conn, gaps, channels, ledger = book
     consumers, transactions, _ = own
-    slots = ledger[1]
+    slots, asked = ledger[1], transactions[0][account, TX.RECOVER]
     slot = lg.first_above(ledger, channels[0], account, -1)
     while slot >= 0:
         if result[1][ST.OUT] >= len(result[0]):
@@ -275,7 +278,10 @@ def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own,
         following = lg.following(ledger, slot)
         if slots[slot, SL.FRAME] < until:
             extra = plain(slots[slot, SL.EXTRA], transactions)
-            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, RECOVER, ts, queue_of(extra, consumers))
+            lost, lost_ts, since = ch.lost_at(channels, account, conn, gaps, CLIENT, slots[slot, SL.FRAME])
+            missed = lost < NEVER and (asked < 0 or since < asked)
+            by, end_ts = (IN_GAP, lost_ts) if missed else (RECOVER, ts)
+            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, by, end_ts, queue_of(extra, consumers))
             leave_windows(account, extra, slots[slot, SL.FRAME], identity, ts, 0, own)
             if extra >= 0:
                 co.release(consumers, extra, 1)

@@ -365,6 +365,26 @@ def test_a_gap_that_is_known_when_the_session_is_over():
     assert commands(peers, columns="ended_by") == [("gap",)]
 
 
+@pytest.mark.parametrize("who", ["client", "server", "nobody"])
+def test_a_commit_whose_completion_never_came(who):
+    """The server completed it in a gap, or the session ended first."""
+    peers, other = Peers(1), Peers(2)
+    for each in (peers, other):
+        each.begin()
+        each.command(True, "tx.select")
+        each.transfer(False)
+        each.settle("accept", (0, 0))
+        each.command(True, "tx.commit")
+        if each is peers:
+            each.lose(from_client=False)
+            each.control(False, "session.flush")
+        if who != "nobody":
+            each.control(who == "client", "session.detach", name="s")
+    ended = {"client": ("channel-close", 8000), "server": ("channel-close", 8000), "nobody": ("capture-end", 8000)}[who]
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+    assert settlements(other) == [(0, "none", None, *ended)]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
