@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from amqpscope.dashboards import blocked, errors, filters, groups, refusals, units
 from amqpscope.dashboards.connections import endpoints
 from amqpscope.dashboards.section import Finding, Section, of_all
-from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.tables import Tables, plausible
 
 MOST_ALIKE = 6
 """Findings of one kind that are listed."""
@@ -115,7 +115,7 @@ def nothing(tables: Tables) -> str:
     """Return what these tables show when there are no findings."""
     known = [
         (tables.has("confirms"), "no publish was refused or returned"),
-        (tables.has("flow_control"), "no publisher was blocked"),
+        (tables.has("flow_control"), _unblocked(tables)),
         (errors.known(tables), "no channel was closed with an error"),
     ]
     parts = [text for there, text in known if there]
@@ -123,6 +123,19 @@ def nothing(tables: Tables) -> str:
         return "These tables do not show what was refused, returned or blocked."
     text = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
     return f"As far as captured, {text}."
+
+
+def _unblocked(tables: Tables) -> str:
+    """Return what holds of publishers where no finding says that one was blocked.
+
+    A broker also stops clients that do not know connection.blocked: it reads no more from them.
+    """
+    shut = (pc.field("cause") == "zero-window") & (pc.field("side") == "server")
+    longest = tables.top("flow_control", [], "duration_ns", 1, shut & plausible("duration_ns"))
+    if not longest:
+        return "no publisher was blocked"
+    shown = units.duration(longest[0]["duration_ns"])
+    return f"no connection.blocked was sent (a server's TCP window was closed for up to {shown})"
 
 
 def section(tables: Tables) -> Section:

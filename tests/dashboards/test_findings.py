@@ -166,6 +166,21 @@ def test_where_nothing_is_found_only_what_is_known_is_reported(tmp_path: Path) -
     assert findings.section(Tables(None, tmp_path)).empty.endswith("and no channel was closed with an error.")
 
 
+@pytest.mark.parametrize(
+    ("cause", "side", "shown"),
+    [
+        ("zero-window", "server", "no connection.blocked was sent (a server's TCP window was closed for up to 3.9 s)"),
+        ("zero-window", "client", "no publisher was blocked"),
+        ("prefetch", "client", "no publisher was blocked"),
+    ],
+)
+def test_a_server_that_reads_no_more_has_stopped_its_clients(tmp_path: Path, cause: str, side: str, shown: str) -> None:
+    row = {"connection_id": 1, "cause": cause, "side": side, "start_ts_ns": START, "evidence": "proven"}
+    rows = [row | {"duration_ns": wait, "end_ts_ns": START + wait} for wait in (3_900_000_000, 2_000_000)]
+    synthetic.write(tmp_path, "flow_control", rows)
+    assert findings.nothing(Tables(None, tmp_path)) == f"As far as captured, {shown}."
+
+
 def test_the_text_of_the_broker_is_whole(tmp_path: Path) -> None:
     text = "PRECONDITION_FAILED - " + "x" * 233
     row = {"connection_id": 1, "method": "channel.close", "reply_code": 406, "reply_text": text, "ts_ns": START}
