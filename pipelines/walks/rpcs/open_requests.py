@@ -16,6 +16,7 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model.unanswered import DISCARDED, ENDED_BY, GAP, NOTHING, unanswered
+from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.store import declare
 
 State = tuple[Array, ...]
@@ -268,7 +269,9 @@ def end_request(state: State, slot: int, side: int, kind: int, node: int, unknow
 @called
 def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
     """Note a frame of a side with unknown content: a request of that side, or an answer."""
-    _, _, _, channels, queues, nodes, heap, _ = state
+    conn, _, _, channels, queues, nodes, heap, _ = state
+    last = conn[CONN.LAST_SERVER + side]
+    since = heap[HEAP.BEFORE] if last == frame else last
     channels[slot, CH.CUT_SERVER + side] = frame
     q = channels[slot, CH.QUEUES]
     while q >= 0:
@@ -277,7 +280,7 @@ def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
             while node >= 0:
                 nodes[node, NO.CUT_FRAME] = frame
                 nodes[node, NO.CUT_TS] = ts
-                nodes[node, NO.CUT_SINCE] = heap[HEAP.BEFORE]
+                nodes[node, NO.CUT_SINCE] = since
                 node = nodes[node, NO.NEXT]
             queues[q, QU.UNMARKED] = NONE
         q = queues[q, QU.NEXT]
