@@ -112,6 +112,12 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     row = ss.row_of(of.sessions, more[i, MORE.SESSION])
+    if row < 0 and role == ATTACH and side == SERVER:  # the name of what was attached before the capture
+        row = ss.row_of(of.sessions, more[i, MORE.TARGET])
+        if row >= 0 and ss.is_over(of.sessions, row):
+            row = -1
+        if row >= 0:
+            ss.rename(of.sessions, row, more[i, MORE.SESSION])
     if row < 0:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):

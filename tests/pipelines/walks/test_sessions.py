@@ -550,6 +550,24 @@ def test_sessions_that_were_attached_before_the_capture():
     assert settlements(peers, columns="channel delivery_tag settle_frame_no") == [(1, 7, taken), (2, 7, None)]
 
 
+@pytest.mark.parametrize("sent", [1, 2, 3])
+def test_what_was_sent_before_the_name_of_a_session_was_seen_is_of_it(sent):
+    """The capture begins behind session.attach; session.attached has the name."""
+    peers = Peers(1)
+    peers.ids["s", True] = 0
+    for number in range(sent):
+        peers.ids[None, True] = number
+        peers.transfer(True, session=None)
+    peers.control(False, "session.attached", name="s")
+    done = peers.completed(False, (0, sent - 1))
+    peers.ids["s", True] = sent
+    peers.transfer(True)
+    assert confirms(peers, columns="publish_seq outcome confirm_frame_no ended_by") == [
+        *((number, "ack", done, None) for number in range(sent)),
+        (sent, "none", None, "capture-end"),
+    ]
+
+
 def test_of_a_command_without_an_id_no_answer_is_known():
     """As in the middle of a capture: its row says so, unless none is needed."""
     peers = Peers(1)
