@@ -34,7 +34,7 @@ class Course:
         low_ns: Begin of the first step.
         high_ns: End of the last one.
         age_ns: float64, age of the oldest chunk delivered in each step; NaN where none was.
-        lag: float64, records between the delivery and the last offset seen, at most; NaN where unknown.
+        lag: float64, records between the delivery and the stream's end, at least; NaN where unknown.
         credit: float64, least credit left; NaN before the account is known.
         negative: Chunks younger than nothing, by clocks that differ; their age is left out.
     """
@@ -147,9 +147,10 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
         if row["waits"]
         else "never without credit"
     )
+    lag = "an unknown lag" if row["lag"] is None else f"a lag of at least {units.count(row['lag'])} records"
     text = (
         f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
-        f"{units.duration(row['oldest_ns'])} old; a lag of {units.count(row['lag'])} records at most; {credit}"
+        f"{units.duration(row['oldest_ns'])} old; {lag}; {credit}"
     )
     return theme.render(
         f"stream{place}",

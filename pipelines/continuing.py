@@ -204,7 +204,10 @@ class Continuing(Engine):
                 self.partial[KEYED] = self._match(each, rows, until)
                 lost = pa.concat_tables([SCHEMA.empty_table(), *self.partial[LOST]])
                 going_on = pa.array(self.going_on, pa.int64())
-                self.partial[LOST] = [still_needed(lost, until - self.window_ns, going_on)]
+                ends = [chunk for part in self.partial[KEYED] for chunk in part["connection_id"].chunks]
+                self.partial[LOST] = [
+                    still_needed(lost, until - self.window_ns, going_on, pa.chunked_array(ends, pa.int64()).unique())
+                ]
             elif each.of == stream_deliveries.PARTIAL:
                 young = pc.greater(rows["ts_ns"], until)
                 self.partial[each.of] = [rows.filter(young)]

@@ -156,7 +156,7 @@ def _over_keys(
     else:
         rows = _over_connections(Task(over.of, cut), tables, over.schema)
     given = over.given[1].empty_table() if over.given else None
-    if over.given and "anomalies" in tables:
+    if over.given and tables.keys() & {"anomalies", "connections"}:
         given = _over_connections(Task(over.given[0], cut), tables, over.given[1]).toArrow()
     ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
     return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns, given), _spark(schema(name)))

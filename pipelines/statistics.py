@@ -37,6 +37,7 @@ from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.walks.stream.stream_deliveries import StreamDeliveries
 from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
 from amqpscope.pipelines.walks.transits import keys, lost
+from amqpscope.pipelines.walks.transits.homes import Homes
 from amqpscope.pipelines.walks.transits.lost import Lost, LostPublishes
 from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits
 from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
@@ -164,7 +165,9 @@ def _of_sessions(table: str, of: str) -> OverKeys:
 OVER_KEYS: tuple[OverKeys, ...] = (
     OverKeys(
         KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
-        lambda compiled, window_ns, rows: Transits(window_ns, compiled=compiled, lost=Lost(rows, compiled)),
+        lambda compiled, window_ns, rows: Transits(
+            window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows)
+        ),
         (lost.LOST, lost.SCHEMA),
     ),
     OverKeys(

@@ -72,6 +72,7 @@ ANALYZED = {
     """,
     "transits": """
         publish_connection_id int64, deliver_connection_id int64, exchange string, routing_key string,
+        message_id string, redelivered bool, attempt int32,
         publish_ts_ns int64, deliver_ts_ns int64, latency_ns int64, matched_by string,
         publish_frame_no int64, publish_capture string, publish_packet int64,
         deliver_frame_no int64, deliver_capture string, deliver_packet int64

@@ -25,7 +25,7 @@ from amqpscope.dissector.tcp.state import Flows, Results
 from amqpscope.pipelines.walks import ledger
 from amqpscope.pipelines.walks.confirms import noting
 from amqpscope.pipelines.walks.stream import publishing_ids
-from amqpscope.pipelines.walks.transits import lost, transits
+from amqpscope.pipelines.walks.transits import lost, matching
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
 ROWS, LANES = np.empty((2, 2), np.int64), np.empty((2, 2), np.uint64)
@@ -49,6 +49,6 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (ledger._rebuild, (ROWS, INTS, INTS, 0)),
     (noting.fold, (ROWS, 0, ROWS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),
-    (transits.fill, (ROWS, ROWS)),
+    (matching.fill, (ROWS, ROWS)),
     (lost.find_gaps, (ROWS, ROWS, INTS, ROWS, BYTES)),
 ]

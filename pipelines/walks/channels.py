@@ -1,4 +1,4 @@
-"""Channel epochs of the open connection as accounts, and why something outstanding on them was never answered.
+"""Channel epochs of the open connection as accounts, and how they end (`model.unanswered`).
 
 `accounts` has a row per channel epoch (ACC). `table` finds it by channel and the parity of its epoch: an epoch is over
 for good when the one after the next opens, because by then its last frames have come. `own` has the gaps of single
@@ -13,28 +13,13 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.connection import (
-    CLIENT,
-    CONN,
-    GAP_FRAME,
-    GAP_SINCE,
-    GAP_TS,
-    first_gap,
-    is_late,
-    is_missing,
-    may_lack,
-)
+from amqpscope.pipelines.model.unanswered import NOTHING, Lost, lost_after, unanswered
+from amqpscope.pipelines.walks.connection import CLIENT, CONN
 from amqpscope.pipelines.walks.events import EV, FRAMES, what
 from amqpscope.pipelines.walks.store import declare, grown
 
-ENDED_BY = (
-    None, "capture-end", "gap", "evicted", "channel-close", "connection-close", "discarded", "recover", "rollback",
-)  # fmt: skip
-"""Names of the numbers that follow."""
-ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
 CHANNELS = 1 << 17
 """Rows of `table`: channels by parity of the epoch."""
-NEVER = 1 << 62
 
 OPEN, CLOSE, CLOSE_OK = (what(FRAMES, f"channel.{name}") for name in ("open", "close", "close-ok"))
 
@@ -190,71 +175,36 @@ def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
 
 
 @kernel
-def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int, int]:
-    """Return the first gap after a frame that may hold its answer: frame (NEVER: none), time, last frame before it."""
+def own_gap(channels: Channels, account: int, frame: int) -> Lost:
+    """Return the first gap of a channel alone after a frame."""
     accounts, _, own, _ = channels
-    found, ts, since = NEVER, -1, -1
-    row = first_gap(conn, gaps, side, frame)
-    if row >= 0:
-        found, ts, since = gaps[row, GAP_FRAME], gaps[row, GAP_TS], gaps[row, GAP_SINCE]
     row = accounts[account, ACC.OWN]
     if row >= 0 and own[accounts[account, ACC.OWN_TAIL], OWN_FRAME] <= frame:
         row = -1
     while row >= 0 and own[row, OWN_FRAME] <= frame:
         row = own[row, OWN_NEXT]
-    if row >= 0 and own[row, OWN_FRAME] < found:
-        found, ts, since = own[row, OWN_FRAME], own[row, OWN_TS], own[row, OWN_SINCE]
-    if found == NEVER and is_missing(conn, side):
-        found, ts = conn[CONN.LAST_FRAME] + 1, conn[CONN.LAST_TS]
-    return found, ts, since
+    return (own[row, OWN_FRAME], own[row, OWN_TS], own[row, OWN_SINCE]) if row >= 0 else NOTHING
 
 
 @kernel
-def silenced_by(conn: Array) -> int:
-    """Return what ended a connection on which nobody sent a close (ENDED_BY)."""
-    if conn[CONN.CLOSED] == 1:
-        return CONNECTION_CLOSE
-    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
+def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> Lost:
+    """Return the first gap after a frame that may hold its answer."""
+    return lost_after(conn, gaps, side, frame, own_gap(channels, account, frame))
 
 
 @called
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
-    """Return why nobody answered a frame, and when that was certain (-1: unknown).
-
-    What is sent after the other side's close is discarded, unless the channel may have been opened again in a gap.
-    Otherwise it was outstanding until the first close, until the channel number was opened again, or until the
-    connection fell silent; or until the first gap that may hold its answer, if that begins before this end.
-
-    Args:
-        channels: see the module.
-        account: of its channel epoch.
-        conn: `connection.CONN`.
-        gaps: see `connection`.
-        side: the side that should have answered.
-        frame: the frame.
-    """
+    """Return why nobody answered a frame of a channel epoch, and when that was certain (`unanswered`)."""
     accounts = channels[0]
-    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
-    heard, heard_ts, own_end = NEVER, -1, False
-    for who in range(2):
-        at, ts, why = conn[CONN.SERVER_CLOSE + who], conn[CONN.SERVER_CLOSE_TS + who], CONNECTION_CLOSE
-        own = accounts[account, ACC.SERVER_CLOSE + who]
-        if 0 <= own < frame and may_lack(conn, gaps, CLIENT, own, frame):
-            return GAP, -1  # the channel was opened again in it
-        if own >= 0 and (at < 0 or own < at):
-            at, ts, why = own, accounts[account, ACC.SERVER_CLOSE_TS + who], CHANNEL_CLOSE
-        if at >= 0 and who == side:
-            heard, heard_ts = at, ts
-        if at >= 0 and at < end:
-            end, end_ts, by, own_end = at, ts, why, who == side
-    if frame > heard and not is_late(conn, gaps, side, frame):
-        return DISCARDED, heard_ts
-    if accounts[account, ACC.REOPENED] >= 0 and accounts[account, ACC.REOPENED] < end:
-        end, end_ts, by = accounts[account, ACC.REOPENED], accounts[account, ACC.REOPENED_TS], CHANNEL_CLOSE
-    lost, lost_ts, since = lost_at(channels, account, conn, gaps, side, frame)
-    if lost != NEVER and (since < end or own_end):  # it answers what came before its close also after that
-        return GAP, lost_ts
-    return by, end_ts
+    scope = (
+        accounts[account, ACC.SERVER_CLOSE],
+        accounts[account, ACC.CLIENT_CLOSE],
+        accounts[account, ACC.SERVER_CLOSE_TS],
+        accounts[account, ACC.CLIENT_CLOSE_TS],
+        accounts[account, ACC.REOPENED],
+        accounts[account, ACC.REOPENED_TS],
+    )
+    return unanswered(conn, gaps, side, frame, scope, own_gap(channels, account, frame), 0)
 
 
 @kernel

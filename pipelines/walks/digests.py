@@ -29,6 +29,9 @@ NOT_ZERO = 1
 REWRITTEN = ("cluster_id",)
 """Basic properties that a broker rewrites: RabbitMQ puts an empty one into what it passes on."""
 
+DIRECT_REPLY = "amq.rabbitmq.reply-to"
+"""What clients give as `reply_to` for an answer without a queue; RabbitMQ adds a dot and a name of its own."""
+
 _BYTES = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
     pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary,
@@ -84,7 +87,10 @@ def content(messages: pa.Table, compiled: bool | None = None) -> Ints:
     Returns:
         int64 per message; it means nothing for messages that do not `has_body`.
     """
-    columns = [messages[name] if name in messages.column_names else None for name in content_columns()]
+    given = {name: messages[name] for name in content_columns() if name in messages.column_names}
+    if "reply_to" in given:
+        given["reply_to"] = _as_published(given["reply_to"])
+    columns = [given.get(name) for name in content_columns()]
     if all(column is None for column in columns):
         return np.zeros(len(messages), np.int64)
     return combined(columns, compiled)
@@ -101,6 +107,13 @@ def has_body(messages: pa.Table) -> Any:
     """Return which messages (bool, numpy) have a body that is not empty and whose hash is known."""
     sized = pc.fill_null(pc.greater(messages["body_size"], 0), False)
     return pc.and_(sized, pc.is_valid(messages["body_hash"])).to_numpy()
+
+
+def _as_published(reply_to: Column) -> Column:
+    """Return addresses for answers without what RabbitMQ adds to those of direct replies."""
+    text = reply_to.cast(pa.string())
+    renamed = pc.starts_with(text, DIRECT_REPLY + ".")
+    return pc.if_else(renamed, DIRECT_REPLY, text) if pc.any(renamed).as_py() else reply_to
 
 
 def _is_null(column: Column) -> bool:

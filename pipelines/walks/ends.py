@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.pipelines.walks.channels import ENDED_BY
+from amqpscope.pipelines.model.unanswered import ENDED_BY
 from amqpscope.pipelines.walks.events import FRAMES, Events
 
 COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
@@ -57,7 +57,7 @@ def ended(by: Any, ts: Any, begun: Any) -> dict[str, pa.Array]:
     """Return the columns `ended_by` and `end_ts_ns`.
 
     Args:
-        by: int64, of `channels.ENDED_BY`; 0 where it was answered.
+        by: int64, of `unanswered.ENDED_BY`; 0 where it was answered.
         ts: int64, ns; -1 for unknown: the beginning of the wait is then reported.
         begun: int64, ns: when the wait began.
     """

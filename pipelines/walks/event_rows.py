@@ -26,7 +26,7 @@ LEADING: dict[int, tuple[str, ...]] = {
     CONNECTIONS: (
         "connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by", "handshake_outcome",
     ),
-    ANOMALIES: ("connection_id", "frame_no", "code", "from_client", "ts_ns", "first_ts_ns"),
+    ANOMALIES: ("connection_id", "frame_no", "code", "from_client", "ts_ns", "first_ts_ns", "detail"),
     FRAMES: (
         "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
         "delivery_tag", "multiple", "is_partial", "frame_type", "capture", "packet",
@@ -47,7 +47,7 @@ LEADING: dict[int, tuple[str, ...]] = {
 """Columns that all events have."""
 DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
     CONNECTIONS: {"closed": ("closed_by",), "one_direction": ("handshake_outcome",)},
-    ANOMALIES: {"what": ("code",)},
+    ANOMALIES: {"what": ("code",), "missing": ("code", "detail")},
     FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
     STREAM_FRAMES: {"what": ("command",)},
     FRAMES_010: {"what": ("method",), "cut": ("is_partial", "segment_type"), "content_size": ("segment_type", "size")},
@@ -68,6 +68,8 @@ ONE_DIRECTION = "one-direction"
 """What `handshake_outcome` says where nothing of one direction was captured."""
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 """Answers that mean nothing without their number."""
+GAP = "tcp-gap"
+_BYTES = r"^(?P<n>[0-9,]{1,20}) bytes? not captured"
 HEAD_010 = 12
 """Bytes of the head of a frame of AMQP 0-10."""
 _DELIVERED = [what(MESSAGES, of + kind) for of in PREFIXES for kind in ("deliver", "get")]
@@ -96,6 +98,8 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
         closed = pc.add(pc.is_valid(rows["closed_by"]).cast(pa.int8()), is_evicted.cast(pa.int8()))
         return rows.append_column("closed", closed)
     rows = rows.append_column("what", words_of(source, rows).cast(pa.int16()))
+    if source == ANOMALIES:
+        return rows.append_column("missing", _missing(rows))
     if source == FRAMES:
         return rows.append_column("cut", _cut(rows))
     if source == FRAMES_010:
@@ -116,6 +120,13 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
+
+
+def _missing(anomalies: pa.Table) -> Any:
+    """Return the bytes (int64) that a gap lacks, as its detail says; null of all else."""
+    is_gap = pc.equal(anomalies["code"].cast(pa.string()), GAP)
+    said = pc.extract_regex(pc.if_else(is_gap, anomalies["detail"].cast(pa.string()), None), _BYTES)
+    return pc.replace_substring(pc.struct_field(said, "n"), ",", "").cast(pa.int64())
 
 
 def _number_headers(messages: pa.Table) -> pa.ChunkedArray:

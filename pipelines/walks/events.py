@@ -73,9 +73,8 @@ class Event(NamedTuple):
     FROM_CLIENT: int
     CHANNEL: int  # of AMQP
     EPOCH: int  # channel_epoch
-    NUMBER: (
-        int  # delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection closed_ts_ns
-    )
+    NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection
+    # closed_ts_ns; of a gap the bytes that are missing
     MULTIPLE: int  # of a connection: 1 if it has closed_by, 2 if that is `evicted`
     PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
     CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
@@ -286,7 +285,13 @@ _COLUMNS: dict[int, str | dict[int, str]] = {
     EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial", FRAMES_010: "cut"},
     EV.RESPONSE: {STREAM_FRAMES: "is_response", CONNECTIONS: "one_direction"},
     EV.LAST_FRAME: {MESSAGES: "frame_no"},
-    EV.NUMBER: {FRAMES: "delivery_tag", FRAMES_010: "command_id", MESSAGES: "number", CONNECTIONS: "closed_ts_ns"},
+    EV.NUMBER: {
+        FRAMES: "delivery_tag",
+        FRAMES_010: "command_id",
+        MESSAGES: "number",
+        CONNECTIONS: "closed_ts_ns",
+        ANOMALIES: "missing",
+    },
 }
 
 

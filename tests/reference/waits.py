@@ -61,6 +61,8 @@ def _stops_of(group: list[Row]) -> list[Row]:
         for key in list(going_on):
             if refused and key[1] == "channel-flow" and key[2] != frame["from_client"]:
                 found.remove(going_on.pop(key))  # the broker does not do it
+            elif frame["method"] == "connection.close" and frame["from_client"] and key[1:] == ("channel-flow", True):
+                found.remove(going_on.pop(key))  # nobody knows that the broker would have done it
             elif _is_over(frame, key[0]):
                 _end(going_on.pop(key), frame)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import GAP, NEVER
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
@@ -41,7 +42,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     settle,
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_FROM, DONE_TO, RESUMED, SE
-from amqpscope.pipelines.walks.channels import ACC, GAP
+from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
@@ -154,7 +155,7 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         if outcome_of(COMMIT, extra & KIND) == ACK:
             if of.state[ST.OUT] >= len(of.out):
                 return False
-            if lost == ch.NEVER:
+            if lost == NEVER:
                 settle(batch, i, slot, ACK, of)
             else:
                 lg.remove(of.ledger, accounts, slot)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.walks.amqp010.commands import EXPECTED, MORE, TRANSFER, Batch
-from amqpscope.pipelines.walks.amqp010.sessions import sessions_of
+from amqpscope.pipelines.walks.amqp010.sessions import sessions_of, unnamed_at
 from amqpscope.pipelines.walks.digests import NOT_ZERO, combined, hashed
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.walks.latest import last_before
@@ -58,6 +58,9 @@ COMMANDS = tuple(m.full_name for m in _METHODS if m.kind == "command")
 _MAY_ASK = _table({what(FRAMES_010, name): 1 for name in COMMANDS if name not in _ANSWERS})
 _HAS_RESULT = _table({what(FRAMES_010, m.full_name): 1 for m in _METHODS if m.result})
 """By EV.WHAT: 1 for commands that ask for an answer where they say so (`sync`), and for those with a result."""
+
+
+_ATTACHED = what(FRAMES_010, "session.attached")
 
 
 class Queues:
@@ -121,6 +124,9 @@ def batch_of(events: Events, at: Ints, base: int, roles: Mapping[str, int]) -> B
     more[:, MORE.ROLE] = _table({what(FRAMES_010, name): role for name, role in roles.items()})[words]
     more[:, MORE.SESSION] = _sessions(events, at)
     more[:, MORE.TARGET] = events.ints({FRAMES_010: "command_id_sequence_no"})[at]
+    attached = np.flatnonzero(words == _ATTACHED)
+    if len(attached):
+        more[attached, MORE.TARGET] = unnamed_at(events, at[attached])
     for column in ("code", "error_code", "timeout"):
         more[:, MORE.CODE] = np.maximum(more[:, MORE.CODE], events.ints({FRAMES_010: column})[at])
     return matrix, more, _ranges(events, at, more, roles)

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.kernel import called
+from amqpscope.pipelines.model.unanswered import (
+    ANSWERED,
+    CAPTURE_END,
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    EVICTED,
+    GAP,
+    NEVER,
+    ROLLBACK,
+)
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
@@ -12,6 +22,7 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     ATTACH,
     AUTO,
     BRANCH_BITS,
+    COMMITTING,
     DETACH,
     DETACHED,
     DOUBTED,
@@ -37,16 +48,8 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     settle_held,
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import PERHAPS, RESUMED, SE
-from amqpscope.pipelines.walks.channels import (
-    ACC,
-    ANSWERED,
-    CAPTURE_END,
-    CHANNEL_CLOSE,
-    CONNECTION_CLOSE,
-    EVICTED,
-    GAP,
-    ROLLBACK,
-)
+from amqpscope.pipelines.walks.channels import ACC
+from amqpscope.pipelines.walks.connection import CLIENT, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
 
@@ -114,9 +117,14 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
         if kind == ROLLED:
             frame = of.accepts[slot, AT.FRAME]
             lost, lost_ts, _ = ch.lost_at(channels, account, of.conn, of.gaps, 1 - account % 2, frame)
-            by, ts = (ROLLBACK, of.accepts[slot, AT.ID]) if lost == ch.NEVER else (GAP, lost_ts)
+            by, ts = (ROLLBACK, of.accepts[slot, AT.ID]) if lost == NEVER else (GAP, lost_ts)
         elif kind == DOUBTED:
             by = GAP
+        elif kind == COMMITTING and by != GAP:  # the completion of the commit may be lost
+            lost, lost_ts, _ = ch.lost_at(
+                channels, 2 * row + CLIENT, of.conn, of.gaps, SERVER, of.accepts[slot, AT.FRAME]
+            )
+            by, ts = (GAP, lost_ts) if lost < NEVER else (by, ts)
         elif kind == QUIET or kind == SEEN:
             outcome, by = (SILENT if kind == QUIET else AUTO), ANSWERED
         elif kind == UNSURE:

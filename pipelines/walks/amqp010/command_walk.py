@@ -21,6 +21,7 @@ reported (OUT.SESSION), and so are answers to commands of another connection (`r
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
@@ -70,7 +71,6 @@ from amqpscope.pipelines.walks.amqp010.commands import (
     settle_held,
 )  # fmt: skip
 from amqpscope.pipelines.walks.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
-from amqpscope.pipelines.walks.channels import ANSWERED, EVICTED, GAP
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import CONNECTIONS, EV, FRAMES_010
 from amqpscope.pipelines.walks.ledger import SL
@@ -112,6 +112,12 @@ def happen(batch: Batch, i: int, of: Outstanding) -> int:
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
     row = ss.row_of(of.sessions, more[i, MORE.SESSION])
+    if row < 0 and role == ATTACH and side == SERVER:  # the name of what was attached before the capture
+        row = ss.row_of(of.sessions, more[i, MORE.TARGET])
+        if row >= 0 and ss.is_over(of.sessions, row):
+            row = -1
+        if row >= 0:
+            ss.rename(of.sessions, row, more[i, MORE.SESSION])
     if row < 0:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):

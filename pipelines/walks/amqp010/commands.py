@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED
 from amqpscope.pipelines.walks import ledger as lg
 from amqpscope.pipelines.walks.amqp010 import sessions as ss
-from amqpscope.pipelines.walks.channels import ANSWERED
 from amqpscope.pipelines.walks.connection import CLIENT
 from amqpscope.pipelines.walks.ledger import SL
 from amqpscope.pipelines.walks.store import declare
@@ -86,7 +86,7 @@ class Output(NamedTuple):
     KIND: int
     OUTCOME: int
     ANSWER: int  # id of the event that answers it; -1: none
-    BY: int  # of `channels.ENDED_BY`
+    BY: int  # of `unanswered.ENDED_BY`
     END_TS: int  # -1: not known
     CODE: int  # -1: none
     MULTIPLE: int

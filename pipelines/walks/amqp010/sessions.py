@@ -108,6 +108,12 @@ def sessions_of(events: Events, source: int, at: Ints) -> Ints:
     return found
 
 
+def unnamed_at(events: Events, at: Ints) -> Ints:
+    """Return digests of the sessions without a name on the channels of some frames of AMQP 0-10 (positions)."""
+    rows = events.take(FRAMES_010, at, _PLACE)
+    return combined([rows[name] for name in _PLACE])
+
+
 @kernel
 def row_of(sessions: State, key: int) -> int:
     """Return the row of a session; -1: nothing was seen of it."""
@@ -154,6 +160,17 @@ def renew_account(accounts: Array, account: int) -> None:
     accounts[account, RESUMED] = 0
     accounts[account, DONE_FROM] = 0
     accounts[account, DONE_TO] = -1
+
+
+@called
+def rename(sessions: State, row: int, key: int) -> None:
+    """Give a session that is attached another key, which is new; its timeout, if there is one, is granted later."""
+    (_, table, _, counts), rows = sessions
+    rows[row, SE.OUTLIVES] = 0
+    lu.clear(table, rows, SE.KEY, counts[0])
+    rows[row, SE.KEY] = key
+    for each in range(counts[0]):
+        lu.enter(table, rows, SE.KEY, each)
 
 
 @called

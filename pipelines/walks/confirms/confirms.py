@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.model.unanswered import CHANNEL_CLOSE, CONNECTION_CLOSE, GAP
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
@@ -42,7 +43,7 @@ LIMIT = 1 << 26
 """Outstanding publishes of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack")
-CLOSES = (ch.CHANNEL_CLOSE, ch.CONNECTION_CLOSE)
+CLOSES = (CHANNEL_CLOSE, CONNECTION_CLOSE)
 
 
 class Confirms:
@@ -189,7 +190,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
     inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
     # by a number that is only inferred it is not known that nobody answered
-    by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), ch.GAP, out[:, OUT.BY])
+    by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), GAP, out[:, OUT.BY])
     returned = out[:, OUT.RETURNED]
     return conform(
         "confirms",

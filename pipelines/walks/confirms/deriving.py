@@ -27,6 +27,7 @@ from amqpscope.pipelines.walks.confirms.turns import (
     SEGMENT,
     TURN,
     UNSURE,
+    room_for,
 )
 
 STEP = 1 << 20
@@ -46,7 +47,8 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
     Args:
         rows: TURN, int64; overwritten.
         bases: BASE, a row per epoch (those of a connection together).
-        gaps: time at which each gap was certain (int64); below all times for the beginning of a connection.
+        gaps: int64 (2, gaps): time at which each gap was certain, below all times for the beginning of a connection;
+            and the bytes that are missing, -1 for unknown.
         compiled: whether kernels are compiled.
         release: called with a range of rows that are not needed for now.
     """
@@ -54,9 +56,13 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
     call(begin, compiled, bases, epochs)
     parts = [(first, min(first + STEP, len(rows))) for first in range(0, len(rows), STEP)]
     made = closed = 0
+    ragged = np.zeros(gaps.shape[1] + 1, np.bool_)
     for first, end in parts:
         made, closed = call(count, compiled, rows, epochs, first, end, made, closed)
+        cut = rows[first:end, TURN.GAP][rows[first:end, TURN.PARTIAL] == 1]
+        ragged[cut] = ragged[cut + 1] = True
         release(first, end)
+    room = np.cumsum(room_for(gaps[1], ragged[:-1]))
     segments = np.full((made + 2 * len(bases) + 1, len(SEGMENT)), NONE, np.int64)
     made = 0
     for first, end in reversed(parts):
@@ -67,9 +73,9 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
         call(tally, compiled, rows, epochs, segments, first, end)
         release(first, end)
     call(conclude_all, compiled, rows, epochs, segments)
-    call(judge, compiled, epochs, segments, made)
+    call(judge, compiled, epochs, segments, room, made)
     for first, end in parts:
-        call(write, compiled, rows, segments, gaps, first, end)
+        call(write, compiled, rows, segments, gaps[0], first, end)
         release(first, end)
 
 
@@ -337,8 +343,8 @@ def conclude_all(rows: Array, epochs: Array, segments: Array) -> None:
 
 
 @kernel
-def judge(epochs: Array, segments: Array, made: int) -> None:
-    """Decide for each segment what `ahead` is, and how that is known."""
+def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
+    """Decide for each segment what `ahead` is, and how that is known; `room` is that of all gaps up to each (int64)."""
     for back in range(made):
         s = made - 1 - back
         e = segments[s, SEGMENT.EPOCH]
@@ -352,6 +358,9 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
             given = NONE
         best = counted if counted != NONE else given if given != NONE else bound
         ahead = best if best > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
+        gap = segments[s, SEGMENT.GAP]
+        most = epochs[e, EPOCH.AHEAD] + room[gap] - room[epochs[e, EPOCH.UP_TO]]
+        forced = epochs[e, EPOCH.EXACT] == 1 and ahead == most
         epochs[e, EPOCH.AHEAD] = ahead
         segments[s, SEGMENT.AHEAD] = ahead
         # After the last seen publish there may be unseen ones, which nothing later shows.
@@ -374,8 +383,10 @@ def judge(epochs: Array, segments: Array, made: int) -> None:
         by = INFERRED
         if counted != NONE and counted == ahead and bound <= ahead:
             by = COUNTED
-        elif (at_rest and reached) or agreed or (waits and reached):
+        elif (at_rest and reached) or agreed or (waits and reached) or forced:
             by = PROVEN
+        epochs[e, EPOCH.EXACT] = 0 if by == INFERRED else 1
+        epochs[e, EPOCH.UP_TO] = gap
         epochs[e, EPOCH.KNOWN] = 1 if by != INFERRED and bound == ahead else 0
         first = segments[s, SEGMENT.FIRST]
         tag = segments[s, SEGMENT.TAG]

@@ -59,6 +59,7 @@ class Noted:
         self._epochs: dict[int, int] = {}
         """Number of each channel epoch by its key."""
         self._gap_ts = np.full(16, _BEFORE_ALL)
+        self._missing = np.full(16, -1)
         self._gap = 0
         self._lost = 0
         self._silence = -1
@@ -77,6 +78,8 @@ class Noted:
             self._append(rows)
         self._gap_ts = grown(self._gap_ts, self._gap + 1 + len(found.gap_ts))
         self._gap_ts[self._gap + 1 : self._gap + 1 + len(found.gap_ts)] = found.gap_ts
+        self._missing = grown(self._missing, self._gap + 1 + len(found.gap_ts))
+        self._missing[self._gap + 1 : self._gap + 1 + len(found.gap_ts)] = found.missing
         self._gap += len(found.gap_ts)
         self._lost += len(found.lost)
 
@@ -164,7 +167,8 @@ class Noted:
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
         self._append(over)
         rows = self.rows()
-        derive(rows, self._bases[: len(self._epochs)], self._gap_ts[: self._gap + 1], self.compiled, self.release)
+        gaps = np.stack([self._gap_ts[: self._gap + 1], self._missing[: self._gap + 1]])
+        derive(rows, self._bases[: len(self._epochs)], gaps, self.compiled, self.release)
         return rows
 
     def parts(self) -> dict[str, Any]:
@@ -174,12 +178,13 @@ class Noted:
             "bases": self._bases[: len(self._epochs)],
             "epochs": np.array(list(self._epochs), np.int64),
             "gap_ts": self._gap_ts[: self._gap + 1],
+            "missing": self._missing[: self._gap + 1],
             "last": [self._lost, self._silence],
         }
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Restore what `parts` returned."""
-        self._bases, self._gap_ts = parts["bases"], parts["gap_ts"]
+        self._bases, self._gap_ts, self._missing = parts["bases"], parts["gap_ts"], parts["missing"]
         self._gap = len(self._gap_ts) - 1
         self._append(parts["rows"])
         self._epochs = {key: number for number, key in enumerate(parts["epochs"].tolist())}
@@ -205,7 +210,8 @@ def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[
     ordinal = np.repeat(np.arange(len(starts)), ends - starts + 1)
     # A connection begins with a gap before all times: the gap of another one does not count.
     gap, lost = (np.searchsorted(places, ends, "right") for places in (found.gaps, found.lost))
-    times = np.insert(found.gap_ts, np.append(0, gap[:-1]), _BEFORE_ALL)
+    begins = np.append(0, gap[:-1])
+    gaps = np.stack([np.insert(found.gap_ts, begins, _BEFORE_ALL), np.insert(found.missing, begins, -1)])
 
     over = np.full((len(starts), len(TURN)), -1, np.int64)
     over[:, TURN.KIND] = OVER
@@ -230,7 +236,7 @@ def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[
     rows[~single, TURN.NUMBER] = np.searchsorted(owner, of[~single], "right")
     _leave_out(rows, of)
 
-    derive(rows, _bases(len(epochs)), times, compiled)
+    derive(rows, _bases(len(epochs)), gaps, compiled)
     publishes = rows[:, TURN.KIND] <= UNSURE
     return at[publishes], rows[publishes, TURN.NUMBER], rows[publishes, TURN.GIVEN]
 

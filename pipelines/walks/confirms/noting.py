@@ -24,6 +24,7 @@ from amqpscope.pipelines.walks.confirms.turns import (
     UNSURE,
 )
 from amqpscope.pipelines.walks.connection import CLIENT, SERVER, is_gap
+from amqpscope.pipelines.walks.event_rows import GAP
 from amqpscope.pipelines.walks.events import ANOMALIES, EV, FRAMES, MESSAGES, WORDS, what
 
 ALL_EPOCHS = -1
@@ -34,6 +35,7 @@ _ACK, _NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
 _OPEN, _CLOSE, _CLOSE_ALL = (what(FRAMES, name) for name in ("channel.open", "channel.close", "connection.close"))
 SWALLOWS = what(ANOMALIES, "bytes-left-over")
 """A frame is longer than its fields: if its length was damaged, others lie in it."""
+_GAP = what(ANOMALIES, GAP)
 _NOTED = np.zeros(WORDS, bool)
 _NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL, SWALLOWS]] = True
 _NOTED[[word for word in (what(ANOMALIES, code) for code in spec.anomalies()) if is_gap(word)]] = True
@@ -48,6 +50,7 @@ class Entries(NamedTuple):
     gaps: Any  # positions of gaps in what the client sent
     lost: Any  # of gaps in what the broker sent
     gap_ts: Any  # time of each of the former
+    missing: Any  # and its bytes, -1 for unknown
 
 
 def is_publish(matrix: Any) -> Any:
@@ -70,7 +73,14 @@ def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Ent
     call(note, compiled, matrix, unsure, _NOTHING if given is None else given, at, rows, missing, counts)
     noted, gaps, lost = counts
     places = missing[CLIENT, :gaps].copy()
-    return Entries(rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS])
+    return Entries(
+        rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS], _bytes(matrix, places)
+    )
+
+
+def _bytes(matrix: Any, gaps: Any) -> Any:
+    """Return how many bytes are missing (int64) in gaps at these positions; -1 where that is not known."""
+    return np.where(matrix[gaps, EV.WHAT] == _GAP, matrix[gaps, EV.NUMBER], -1)
 
 
 @kernel
@@ -116,6 +126,7 @@ def note(matrix: Array, unsure: Array, given: Array, at: Array, rows: Array, mis
         rows[row, TURN.GIVEN] = given[i] if len(given) > 0 else -1
         rows[row, TURN.GAP] = counts[1]
         rows[row, TURN.LOST] = counts[2]
+        rows[row, TURN.PARTIAL] = 1 if kind == SURE and matrix[i, EV.PARTIAL] == 1 else 0
 
 
 @kernel

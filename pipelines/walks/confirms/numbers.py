@@ -34,7 +34,7 @@ from amqpscope.pipelines.walks.walk import Needs
 COUNTER = "x-dotnet-pub-seq-no"
 """The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a growing number
 belong to applications."""
-VERSION = 2
+VERSION = 3
 
 _BY = pa.array(["", "counted", "proven", "inferred"])
 _HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'

@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
-from amqpscope.pipelines.walks.channels import ACC, EVICTED
+from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.confirms import returns as rt
 from amqpscope.pipelines.walks.connection import CONN, SERVER
 from amqpscope.pipelines.walks.events import EV, FRAMES, MESSAGES, what
@@ -44,7 +45,7 @@ class Output(NamedTuple):
     ROW: int  # its id
     OUTCOME: int
     ANSWER: int  # id of the event that answers it; -1: none
-    BY: int  # of `channels.ENDED_BY`
+    BY: int  # of `unanswered.ENDED_BY`
     END_TS: int  # -1: not known
     RETURNED: int  # -1: not known
     CODE: int  # reply code of the return; -1: none
@@ -242,7 +243,7 @@ def settle(
         return
     if extra >= ENTRIES:
         rt.release(returns, extra - ENTRIES)
-    finish(out, state, row, outcome, answer, ch.ANSWERED, -1, returned, code)
+    finish(out, state, row, outcome, answer, ANSWERED, -1, returned, code)
 
 
 @kernel
@@ -278,7 +279,7 @@ def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array
         entries[entry, rt.ENTRY.ANSWER],
     )
     returned = 1 if code >= 0 else entries[entry, rt.ENTRY.RETURNED]
-    finish(out, state, row, outcome, answer, ch.ANSWERED, -1, returned, code)
+    finish(out, state, row, outcome, answer, ANSWERED, -1, returned, code)
     rt.let_out(returns, entry)
     rt.release(returns, entry)
 
@@ -302,7 +303,7 @@ def drain(
         code = -1
         if extra >= ENTRIES:
             code = rt.release(returns, extra - ENTRIES)
-        returned = 1 if code >= 0 else unreturned(extra, account, conn, gaps, channels, frame, ch.NEVER - 1)
+        returned = 1 if code >= 0 else unreturned(extra, account, conn, gaps, channels, frame, NEVER - 1)
         finish(out, state, slots[slot, SL.ROW], NONE, -1, by, ts, returned, code)
         following = lg.following(ledger, slot)
         lg.remove(ledger, accounts, slot)
@@ -352,7 +353,7 @@ def mark(
             if slot >= 0 and ledger[1][slot, SL.ROW] == base + i:
                 still[i, PUBLISH] = 1
     entries, _, counts = returns
-    each, first = counts[rt.FIRST], ch.NEVER
+    each, first = counts[rt.FIRST], NEVER
     while each >= 0:
         first = min(first, entries[each, rt.ENTRY.ANSWER])
         if entries[each, rt.ENTRY.ROW] >= base:

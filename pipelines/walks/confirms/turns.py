@@ -1,7 +1,7 @@
 """The numbers of publishes, derived from the confirms of their channel: the rules, and what is noted of each publish.
 
 The k-th publish seen of a channel epoch has turn k, and the number k + ahead. `ahead` changes only at gaps in what the
-client sent, and only grows; from one gap to the next is a segment. Three rules find it there:
+client sent, and only grows; from one gap to the next is a segment. These rules find it there:
 
 - No confirm comes before its publish: a confirm of number t, before which k publishes were seen to begin, shows that
   `ahead` is at least t - k. The largest of these bounds in a segment is `ahead` itself if at any one time the newest
@@ -17,6 +17,8 @@ client sent, and only grows; from one gap to the next is a segment. Three rules 
   least twice as long as the shortest. From then on each publish must have its own confirm before the next one, the
   confirms of what was sent in the gap included, with none missing in between; and so must `AGAIN` publishes after the
   gap, again with three quick rounds in four.
+- A gap has room for so many publishes (`room_for`). Where `ahead` was certain before it, and the bound shows as many
+  more as it has room for, it is proven; where there is room for none, `ahead` goes on.
 
 Order is judged by the time of a publish's first byte, not by the order of frames alone: what a client sends after a gap
 is read late, when it is certain that the gap will not be filled, and answers are read before it.
@@ -24,7 +26,9 @@ is read late, when it is certain that the gap will not be filled, and answers ar
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from amqpscope.pipelines.walks.store import declare
 
@@ -34,6 +38,14 @@ ROUNDS = 16
 """Publishes in a row that show that a client waits for each confirm."""
 AGAIN = 8
 """Publishes in a row after a gap that show that it still does."""
+
+SHORTEST = 39
+"""Bytes of the shortest publish: a method of no names (17), and the header of an empty body without properties (22)."""
+RAGGED = 54
+"""Bytes that more fit where a gap cuts frames: of the first publish all but its method's last byte, of the last all
+but its method's first (whose header lies behind the gap)."""
+ANY = 1 << 40
+"""Room where nobody knows how much is missing; sums of it do not overflow."""
 
 NONE = -(1 << 62)
 """Stands for null among numbers that may be below zero."""
@@ -56,6 +68,7 @@ class Turn(NamedTuple):
     GIVEN: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
     GAP: int  # the last gap before it in what the client sent: row of the times of gaps
     LOST: int  # gaps before it in what the broker sent. `derive`: of publishes the segment
+    PARTIAL: int  # 1: a publish that lacks a part
 
 
 class Base(NamedTuple):
@@ -105,6 +118,8 @@ class Epoch(NamedTuple):
     # Along the segments:
     AHEAD: int
     KNOWN: int  # 1: the last segment's number is certain, and the newest publish was confirmed in it
+    EXACT: int  # 1: its number is certain
+    UP_TO: int  # its GAP
 
 
 class Segment(NamedTuple):
@@ -132,3 +147,13 @@ class Segment(NamedTuple):
 
 
 TURN, BASE, EPOCH, SEGMENT = declare(Turn), declare(Base), declare(Epoch), declare(Segment)
+
+
+def room_for(missing: Any, ragged: Any) -> Any:
+    """Return how many publishes (int64) each gap has room for.
+
+    Args:
+        missing: bytes of each gap (int64), -1 for unknown.
+        ragged: which of them (bool) cut a publish, so that others may lie across their edges as well.
+    """
+    return np.where(missing < 0, ANY, (missing + np.where(ragged, RAGGED, 0)) // SHORTEST)

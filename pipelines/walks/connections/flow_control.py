@@ -16,6 +16,7 @@ selects them, and plain Python goes over them. What an event does to waits:
 | channel.close, or channel.open anew  | those of the channel end                                                   |
 | connection.close                     | all end; later frames begin none                                           |
 | one of these that refuses flows, 540 | those of the other side that were not accepted were none: they have no row |
+| connection.close, of the client      | its own flows that were not accepted were none: they have no row           |
 | gap, of either side                  | all end, when is unknown: what would end them may lie there                |
 | frame of which nothing is known      | those of its channel end, when is unknown (channel 0: of the connection)   |
 | FIN or RST                           | all end                                                                    |
@@ -264,12 +265,18 @@ class FlowControl:
                 self._unknown(scope, wait, step.ts, False, ended)
 
     def _over(self, scopes: Iterable[Scope], step: Step, ended: Ended) -> None:
-        """End these waits with their channel or connection; those that were refused were none."""
+        """End these waits with their channel or connection; those that were refused were none.
+
+        Nor were those of a client that closes its connection before the broker accepts them: it may refuse them behind
+        that close.
+        """
         for scope in scopes:
             wait = self._open.waits.pop(scope, None)
             if wait is None:
                 continue
-            if step.refuses and scope != THE_CONNECTION and scope[1] != step.side and not wait.accepted:
+            gone = step.word == CLOSE and scope[1] == CLIENT == step.side
+            refused = gone or (step.refuses and scope[1] != step.side)
+            if refused and scope != THE_CONNECTION and not wait.accepted:
                 self._refused.append(wait.opener)
             else:
                 ended.add(wait, step.at, step.ts, True)

@@ -148,9 +148,9 @@ class Latencies:
 
         `count` is of answers, good and bad, with a latency of at least zero, and the percentiles are theirs. Each
         request counts in one of `count`, `unusable` (answered, but without such a latency: clocks stepped, the publish
-        of a delivery is ambiguous, or the number of a publish only inferred), `censored` (the capture may have missed
-        the answer) and `unanswered` (a close, a recover or a rollback came first); so they add up. `failed` is of bad
-        answers (nack, reject, error) and all that is `unanswered`.
+        of a delivery is ambiguous, the delivery is repeated, or the number of a publish only inferred), `censored` (the
+        capture may have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so they add
+        up. `failed` is of bad answers (nack, reject, error) and all that is `unanswered`.
         """
         return _summary_rows(self._results())
 
@@ -255,6 +255,9 @@ def _judged(rows: pa.Table | pa.RecordBatch) -> tuple[Integers, Integers]:
     latency_ns = column(rows, "latency_ns", pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     usable = latency_ns >= 0
     if "outcome" not in rows.schema.names:  # transits: matched, or ambiguous
+        if "attempt" in rows.schema.names:
+            latency_ns = np.where(column(rows, "attempt", pa.int64()).fill_null(1).to_numpy() > 1, -1, latency_ns)
+            usable = latency_ns >= 0
         no = np.zeros(len(usable), np.bool_)
         return latency_ns, np.stack([no, no, no, ~usable])
     outcome = histograms.encoded(column(rows, "outcome", pa.string()))

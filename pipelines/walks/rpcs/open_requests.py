@@ -15,26 +15,8 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.channels import (
-    CHANNEL_CLOSE,
-    CONNECTION_CLOSE,
-    DISCARDED,
-    ENDED_BY,
-    GAP,
-    NEVER,
-    silenced_by,
-)
-from amqpscope.pipelines.walks.connection import (
-    CLIENT,
-    CONN,
-    GAP_FRAME,
-    GAP_SINCE,
-    GAP_TS,
-    first_gap,
-    is_late,
-    is_missing,
-    may_lack,
-)
+from amqpscope.pipelines.model.unanswered import DISCARDED, ENDED_BY, GAP, NOTHING, unanswered
+from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.store import declare
 
 State = tuple[Array, ...]
@@ -51,10 +33,10 @@ class Channel(NamedTuple):
     REOPENED: int  # frame that opened the next
     REOPENED_TS: int
     QUEUES: int  # first of its queues
-    CLOSE_SERVER: int  # frame of the first channel.close of that side
-    CLOSE_CLIENT: int
-    CLOSE_SERVER_TS: int
-    CLOSE_CLIENT_TS: int
+    SERVER_CLOSE: int  # frame of the first channel.close of that side
+    CLIENT_CLOSE: int
+    SERVER_CLOSE_TS: int
+    CLIENT_CLOSE_TS: int
     CUT_SERVER: int  # last frame of that side with unknown content
     CUT_CLIENT: int
     ASKED_SERVER: int  # frame of the last request of that side, of any kind
@@ -98,6 +80,7 @@ class Node(NamedTuple):
     NOTE: int  # passed through with a request
     CUT_FRAME: int  # first cut frame after it, on its channel and from the other side; -1 for none
     CUT_TS: int
+    CUT_SINCE: int  # last frame of that side before it
     ORDINAL: int  # number of the request in its queue; of an answer, of the newest request before it
     ASKED: int  # of an answer: frame of the channel's last request before it, of any kind
 
@@ -116,6 +99,7 @@ class Heap(NamedTuple):
     ALONE_CLIENT: int
     PIPELINED_SERVER: int  # 1: it asked again on a channel before it was answered
     PIPELINED_CLIENT: int
+    BEFORE: int  # the last frame of the side that speaks, before this one
 
 
 class Found(NamedTuple):
@@ -136,7 +120,7 @@ SURE, LOST = range(2)
 be missing, or it is unknown which were answered; new requests stay unknown, and open ones were sent before."""
 
 REFUSED, DROPPED = len(ENDED_BY), len(ENDED_BY) + 1
-"""What became of a request (FO.HOW), besides the numbers of `channels.ENDED_BY`; DROPPED: nothing, an answer was
+"""What became of a request (FO.HOW), besides the numbers of `unanswered.ENDED_BY`; DROPPED: nothing, an answer was
 dropped."""
 
 _WIDTH = len(QU)
@@ -177,6 +161,7 @@ def new_node(nodes: Array, heap: Array, identity: int, frame: int, ts: int, key:
     nodes[node, NO.NOTE] = note
     nodes[node, NO.CUT_FRAME] = NONE
     nodes[node, NO.CUT_TS] = NONE
+    nodes[node, NO.CUT_SINCE] = NONE
     nodes[node, NO.ORDINAL] = ordinal
     nodes[node, NO.ASKED] = NONE
     return node
@@ -250,26 +235,9 @@ def queue_of(state: State, slot: int, kind: int, side: int) -> int:
     return q
 
 
-@kernel
-def first_close(conn: Array, channels: Array, slot: int, side: int, after: int) -> int:
-    """Return the frame of a side's first close of a channel or its connection after a frame; NEVER for none."""
-    first = NEVER
-    channel = channels[slot, CH.CLOSE_SERVER + side]
-    whole = conn[CONN.SERVER_CLOSE + side]
-    if channel > after:
-        first = channel
-    if whole > after and whole < first:
-        first = whole
-    return first
-
-
 @called
-def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown: int) -> None:
-    """Append why a request has no answer, and when that was certain.
-
-    A request sent after the other side's close was discarded, at that close. Otherwise it was open until its channel
-    was closed, by either side, or its connection ended; closes wait for the latter alone. If a gap in the other side's
-    direction begins earlier, it may hold the answer: the first one after the request counts.
+def end_request(state: State, slot: int, side: int, kind: int, node: int, unknown: int) -> None:
+    """Append why a request has no answer, and when that was certain (`model.unanswered`).
 
     Args:
         state: see the module.
@@ -280,60 +248,30 @@ def unanswered(state: State, slot: int, side: int, kind: int, node: int, unknown
         unknown: 1 where it may have been answered.
     """
     conn, gaps, _, channels, _, nodes, _, _ = state
-    request = nodes[node, NO.ID]
-    note = nodes[node, NO.NOTE]
-    frame = nodes[node, NO.FRAME]
-    other = 1 - side
-    close = first_close(conn, channels, slot, other, NONE)
-    reopened = close == channels[slot, CH.CLOSE_SERVER + other] and may_lack(conn, gaps, CLIENT, close, frame)
-    if close < frame and not reopened and not is_late(conn, gaps, other, frame):
-        by_channel = close == channels[slot, CH.CLOSE_SERVER + other]
-        ts = channels[slot, CH.CLOSE_SERVER_TS + other] if by_channel else conn[CONN.SERVER_CLOSE_TS + other]
-        emit(state, request, NONE, DISCARDED, ts, note, 0)
-        return
-    how = silenced_by(conn)
-    ts = nodes[node, NO.TS]
-    end = NEVER
-    if conn[CONN.HAS_ROW] == 1:
-        ts = conn[CONN.SILENCE_TS]
-    if kind not in (CLOSES_CHANNEL, CLOSES_CONNECTION):
-        for who in range(2):
-            close = first_close(conn, channels, slot, who, frame)
-            if close < end:
-                end = close
-                by_channel = close == channels[slot, CH.CLOSE_SERVER + who]
-                how = CHANNEL_CLOSE if by_channel else CONNECTION_CLOSE
-                ts = channels[slot, CH.CLOSE_SERVER_TS + who] if by_channel else conn[CONN.SERVER_CLOSE_TS + who]
-    if channels[slot, CH.REOPENED] > frame and end == NEVER:
-        end = channels[slot, CH.REOPENED]
-        how = CHANNEL_CLOSE
-        ts = channels[slot, CH.REOPENED_TS]
-    lost = NEVER
-    gap = first_gap(conn, gaps, other, frame)
-    if gap >= 0 and gaps[gap, GAP_SINCE] < end:
-        lost = gaps[gap, GAP_FRAME]
-        ts = gaps[gap, GAP_TS]
-        how = GAP
-    cut = nodes[node, NO.CUT_FRAME]
-    if 0 <= cut <= end and cut < lost:
-        lost = cut
-        ts = nodes[node, NO.CUT_TS]
-        how = GAP
-    # nobody opens a channel again over a side that says nothing: what it says comes late
-    silent = channels[slot, CH.REOPENED] > frame and conn[CONN.LAST_SERVER + other] < frame
-    if lost == NEVER and (silent or is_missing(conn, other)):
-        how = GAP
-        ts = conn[CONN.LAST_TS]
-    elif lost == NEVER and unknown == 1:
-        how = GAP
-        ts = nodes[node, NO.TS]
-    emit(state, request, NONE, how, ts, note, 0)
+    scope = (
+        channels[slot, CH.SERVER_CLOSE],
+        channels[slot, CH.CLIENT_CLOSE],
+        channels[slot, CH.SERVER_CLOSE_TS],
+        channels[slot, CH.CLIENT_CLOSE_TS],
+        channels[slot, CH.REOPENED],
+        channels[slot, CH.REOPENED_TS],
+    )
+    cut = NOTHING
+    if nodes[node, NO.CUT_FRAME] >= 0:
+        cut = nodes[node, NO.CUT_FRAME], nodes[node, NO.CUT_TS], nodes[node, NO.CUT_SINCE]
+    closes = 1 if kind in (CLOSES_CHANNEL, CLOSES_CONNECTION) else 0
+    how, ts = unanswered(conn, gaps, 1 - side, nodes[node, NO.FRAME], scope, cut, closes)
+    if unknown == 1 and how != DISCARDED and how != GAP:
+        how, ts = GAP, NONE
+    emit(state, nodes[node, NO.ID], NONE, how, ts if ts >= 0 else nodes[node, NO.TS], nodes[node, NO.NOTE], 0)
 
 
 @called
 def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
     """Note a frame of a side with unknown content: a request of that side, or an answer."""
-    _, _, _, channels, queues, nodes, _, _ = state
+    conn, _, _, channels, queues, nodes, heap, _ = state
+    last = conn[CONN.LAST_SERVER + side]
+    since = heap[HEAP.BEFORE] if last == frame else last
     channels[slot, CH.CUT_SERVER + side] = frame
     q = channels[slot, CH.QUEUES]
     while q >= 0:
@@ -342,6 +280,7 @@ def cut_frame(state: State, slot: int, side: int, frame: int, ts: int) -> None:
             while node >= 0:
                 nodes[node, NO.CUT_FRAME] = frame
                 nodes[node, NO.CUT_TS] = ts
+                nodes[node, NO.CUT_SINCE] = since
                 node = nodes[node, NO.NEXT]
             queues[q, QU.UNMARKED] = NONE
         q = queues[q, QU.NEXT]

@@ -44,11 +44,11 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
         end = heap[HEAP.CHANNELS]
         if conn[CONN.SERVER_CLOSE + side] != frame:
             return
-    elif channels[slot, CH.CLOSE_SERVER + side] >= 0:
+    elif channels[slot, CH.SERVER_CLOSE + side] >= 0:
         return
     else:
-        channels[slot, CH.CLOSE_SERVER + side] = frame
-        channels[slot, CH.CLOSE_SERVER_TS + side] = ts
+        channels[slot, CH.SERVER_CLOSE + side] = frame
+        channels[slot, CH.SERVER_CLOSE_TS + side] = ts
         if conn[CONN.SERVER_CLOSE + side] >= 0:
             return
     if named < 0:
@@ -73,6 +73,7 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
                 if nodes[node, NO.CUT_FRAME] < 0:
                     nodes[node, NO.CUT_FRAME] = frame
                     nodes[node, NO.CUT_TS] = ts
+                    nodes[node, NO.CUT_SINCE] = heap[HEAP.BEFORE]
                 node = nodes[node, NO.NEXT]
     if candidates == 1 and refused >= 0:
         head = queues[refused, QU.HEAD]
@@ -83,7 +84,7 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
 @called
 def candidate(channels: Array, queues: Array, slot: int, named: int, side: int, whole: bool) -> int:
     """Return the queue of a channel that a side's close may be about; -1 for none."""
-    if whole and (channels[slot, CH.CLOSE_SERVER + side] >= 0 or channels[slot, CH.REOPENED] >= 0):
+    if whole and (channels[slot, CH.SERVER_CLOSE + side] >= 0 or channels[slot, CH.REOPENED] >= 0):
         return NONE
     q = find_queue(channels, queues, slot, named, 1 - side)
     return q if q >= 0 and (queues[q, QU.COUNT] > 0 or queues[q, QU.STATE] == LOST) else NONE

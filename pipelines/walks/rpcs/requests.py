@@ -25,8 +25,9 @@ import numpy as np
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED
 from amqpscope.pipelines.walks import connection
-from amqpscope.pipelines.walks.channels import ANSWERED, CHANNELS, EVICTED
+from amqpscope.pipelines.walks.channels import CHANNELS
 from amqpscope.pipelines.walks.connection import CONN, open_connection
 from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, SPOKEN, WORDS, what
 from amqpscope.pipelines.walks.rpcs.open_requests import (
@@ -43,12 +44,12 @@ from amqpscope.pipelines.walks.rpcs.open_requests import (
     append,
     cut_frame,
     emit,
+    end_request,
     find_queue,
     free_node,
     new_node,
     pop,
     queue_of,
-    unanswered,
 )  # fmt: skip
 from amqpscope.pipelines.walks.rpcs.uncertain import (
     TRUST,
@@ -240,7 +241,7 @@ def release(state: State, slot: int) -> None:
                 drop_answers(state, q)
         while queues[q, QU.COUNT] > 0:
             head = queues[q, QU.HEAD]
-            unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], head, unknown)
+            end_request(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], head, unknown)
             pop(queues, nodes, heap, q)
         following = queues[q, QU.NEXT]
         queues[q, QU.NEXT] = heap[HEAP.FREE_QUEUE]
@@ -283,7 +284,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
     if queues[q, QU.STATE] == LOST:
         if queues[q, QU.SLACK] >= 0:
             queues[q, QU.SLACK] += 1
-        unanswered(state, slot, side, kind, node, 1)
+        end_request(state, slot, side, kind, node, 1)
         free_node(nodes, heap, node)
         return
     if kind < ONCE or not missing:

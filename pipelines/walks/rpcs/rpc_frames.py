@@ -9,7 +9,15 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.walks.connection import CONN, add_gap, attend
 from amqpscope.pipelines.walks.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, what
 from amqpscope.pipelines.walks.names import NO_NAME
-from amqpscope.pipelines.walks.rpcs.open_requests import CH, CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, State, cut_frame
+from amqpscope.pipelines.walks.rpcs.open_requests import (
+    CH,
+    CLOSES_CHANNEL,
+    CLOSES_CONNECTION,
+    HEAP,
+    NONE,
+    State,
+    cut_frame,
+)
 from amqpscope.pipelines.walks.rpcs.refusals import close_missing, closing
 from amqpscope.pipelines.walks.rpcs.requests import (
     HELD,
@@ -62,6 +70,8 @@ def walk(events: Array, arguments: Array, state: State, streams: State, asks: Ar
             unknown = events[i, EV.RESPONSE] != 0 and arguments[i, AR.CORRELATION] < 0
             if events[i, EV.WHAT] == 0 or unknown:
                 add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+        if side >= 0:
+            state[6][HEAP.BEFORE] = conn[CONN.LAST_SERVER + side]
         attend(conn, gaps, events, i, base + i)
         if (source == FRAMES or source == FRAMES_010) and side >= 0:
             if events[i, EV.CUT] == 1 or events[i, EV.WHAT] > 0:

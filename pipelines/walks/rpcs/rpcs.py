@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.pipelines.walks.channels import ENDED_BY
+from amqpscope.pipelines.model.unanswered import ENDED_BY
 from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.names import NO_NAME, Names
@@ -25,7 +25,7 @@ from amqpscope.pipelines.walks.rpcs.stream_requests import ROLES as STREAM_ROLES
 from amqpscope.pipelines.walks.store import pack, unpack
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
-VERSION = 3
+VERSION = 4
 _DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.declare-ok")
 _CLOSES = (what(FRAMES, "channel.close"), what(FRAMES, "connection.close"))
 _NAMED, _NAMED_KINDS = (np.array(each, np.int64) for each in zip(*sorted(NAMED.items()), strict=True))

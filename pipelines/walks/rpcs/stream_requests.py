@@ -16,8 +16,8 @@ import numpy as np
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.channels import ANSWERED, CONNECTION_CLOSE, DISCARDED, EVICTED, GAP, NEVER, silenced_by
-from amqpscope.pipelines.walks.connection import CONN, GAP_SINCE, GAP_TS, first_gap, is_missing
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
+from amqpscope.pipelines.walks.connection import CONN, GAP_TS, first_gap
 from amqpscope.pipelines.walks.events import STREAM_FRAMES, what
 from amqpscope.pipelines.walks.rpcs.open_requests import FO, NONE, REFUSED, State
 from amqpscope.pipelines.walks.rpcs.requests import OPEN_AT_MOST
@@ -283,33 +283,11 @@ def end_stream(state: State) -> None:
     """End the connection: all open requests end without an answer."""
     conn, gaps, _, nodes, heap, _ = state
     for side in range(2):
-        other = 1 - side
         while heap[SH.OLDEST_SERVER + side] >= 0:
             node = heap[SH.OLDEST_SERVER + side]
-            frame = nodes[node, SN.FRAME]
-            how = silenced_by(conn)
-            ts = nodes[node, SN.TS]
-            end = NEVER
-            if conn[CONN.HAS_ROW] == 1:
-                ts = conn[CONN.SILENCE_TS]
-            closed = conn[CONN.SERVER_CLOSE + other]
-            if closed >= 0 and closed < frame:
-                how = DISCARDED
-                ts = conn[CONN.SERVER_CLOSE_TS + other]
-            else:
-                for who in range(2):
-                    closed = conn[CONN.SERVER_CLOSE + who]
-                    if closed > frame and closed < end and nodes[node, SN.COMMAND] != _CLOSE:
-                        end = closed
-                        how = CONNECTION_CLOSE
-                        ts = conn[CONN.SERVER_CLOSE_TS + who]
-                gap = first_gap(conn, gaps, other, frame)
-                if gap >= 0 and gaps[gap, GAP_SINCE] < end:
-                    how = GAP
-                    ts = gaps[gap, GAP_TS]
-                elif gap < 0 and is_missing(conn, other):
-                    how = GAP
-                    ts = conn[CONN.LAST_TS]
+            closes = 1 if nodes[node, SN.COMMAND] == _CLOSE else 0
+            how, ts = unanswered(conn, gaps, 1 - side, nodes[node, SN.FRAME], WHOLE, NOTHING, closes)
+            ts = ts if ts >= 0 else nodes[node, SN.TS]
             emit_stream(state, nodes[node, SN.ID], NONE, how, ts)
             forget(state, node)
     heap[SH.NODES] = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.walks.channels import ANSWERED
+from amqpscope.pipelines.model.unanswered import ANSWERED
 from amqpscope.pipelines.walks.connection import CONN, first_gap, may_lack
 from amqpscope.pipelines.walks.rpcs.open_requests import (
     CH,
@@ -17,9 +17,9 @@ from amqpscope.pipelines.walks.rpcs.open_requests import (
     QU,
     State,
     emit,
+    end_request,
     free_node,
     pop,
-    unanswered,
 )  # fmt: skip
 
 TRUST = 2
@@ -83,7 +83,7 @@ def drop_requests(state: State, slot: int, q: int) -> None:
     queues[q, QU.SKIP] = 0
     drop_answers(state, q)
     while queues[q, QU.COUNT] > 0:
-        unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
+        end_request(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
         pop(queues, nodes, heap, q)
 
 
@@ -141,7 +141,7 @@ def drop_answer(state: State, q: int) -> None:
 def drop_request(state: State, slot: int, q: int) -> None:
     """Drop the oldest request: whether it was answered stays unknown."""
     _, _, _, _, queues, nodes, heap, _ = state
-    unanswered(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
+    end_request(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
     pop(queues, nodes, heap, q)
 
 

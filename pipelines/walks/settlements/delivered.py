@@ -49,7 +49,7 @@ class Output(NamedTuple):
     ANSWER: int  # id of the frame with which it took effect; -1: none
     MULTIPLE: int  # -1: null, as REQUEUE
     REQUEUE: int
-    BY: int  # of `channels.ENDED_BY`
+    BY: int  # of `unanswered.ENDED_BY`
     END_TS: int  # -1: not known
     QUEUE: int  # id of the event that names its queue; -1: not known
 

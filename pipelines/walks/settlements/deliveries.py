@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
-from amqpscope.pipelines.walks.channels import ACC, EVICTED
+from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
@@ -289,7 +290,7 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     else:
         extra = -2
     if more[i, MORE.NO_ACK] == 1:
-        finish(result, row, AUTO, -1, -1, -1, ch.ANSWERED, -1, queue_of(extra, consumers))
+        finish(result, row, AUTO, -1, -1, -1, ANSWERED, -1, queue_of(extra, consumers))
         return DONE
     ch.note_floor(channels, account, conn, CLIENT)
     slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
@@ -336,7 +337,7 @@ def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int
             slot = lg.slot_of(ledger, account, events[i, EV.NUMBER]) if account >= 0 else -1
             if slot >= 0 and ledger[1][slot, SL.ROW] == base + i:
                 still[i, DELIVERY] = 1
-    acts, first = transactions[1], ch.NEVER
+    acts, first = transactions[1], NEVER
     for act in range(transactions[3][tx.USED]):
         if acts[act, ACT.ROW] >= 0:
             first = min(first, acts[act, ACT.ACK])

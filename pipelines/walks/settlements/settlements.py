@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.model.unanswered import ROLLBACK
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
-from amqpscope.pipelines.walks.channels import ROLLBACK
 from amqpscope.pipelines.walks.connection import CONN
 from amqpscope.pipelines.walks.digests import hashed
 from amqpscope.pipelines.walks.ends import COLUMNS, ended, latency

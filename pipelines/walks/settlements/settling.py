@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, RECOVER, ROLLBACK
+from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
 from amqpscope.pipelines.walks import channels as ch
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks import ledger as lg
-from amqpscope.pipelines.walks.channels import ACC, DISCARDED, RECOVER, ROLLBACK
-from amqpscope.pipelines.walks.channels import GAP as IN_GAP
+from amqpscope.pipelines.walks.channels import ACC
 from amqpscope.pipelines.walks.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
 from amqpscope.pipelines.walks.events import EV
 from amqpscope.pipelines.walks.ledger import SL
@@ -141,7 +142,7 @@ def settle(
         if lost >= 0:
             finish(result, row, NONE, -1, -1, -1, IN_GAP, gaps[lost, GAP_TS], queue_of(extra, consumers))
         else:
-            finish(result, row, outcome, identity, multiple, requeue, ch.ANSWERED, -1, queue_of(extra, consumers))
+            finish(result, row, outcome, identity, multiple, requeue, ANSWERED, -1, queue_of(extra, consumers))
         leave_windows(account, extra, frame, identity, events[i, EV.TS], 1 if lost < 0 else 0, own)
         if extra >= 0:
             co.release(consumers, extra, 1)
@@ -176,7 +177,7 @@ def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
         if result[1][ST.OUT] >= len(result[0]):
             return False
         work[account, TX.OPEN] = acts[act, ACT.NEXT]
-        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.ACK], ch.ANSWERED, -1, own, result)
+        take_effect(act, acts[act, ACT.OUTCOME], acts[act, ACT.ACK], ANSWERED, -1, own, result)
     return True
 
 
@@ -188,7 +189,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
     work, acts, asked, _ = transactions
     word, identity = events[i, EV.WHAT], result[1][ST.BASE] + i
     if word == ON_SELECT or word == ON_CONFIRM:
-        if work[account, TX.MODE] == PERHAPS and not lose_patience(account, ch.NEVER, own, result):
+        if work[account, TX.MODE] == PERHAPS and not lose_patience(account, NEVER, own, result):
             return SPENT_OUT
         work[account, TX.MODE] = SELECTED if word == ON_SELECT else PLAIN
     elif word == ON_COMMIT or word == ON_TX_ROLLBACK:
@@ -217,7 +218,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
                     leave_windows(
                         account, acts[act, ACT.EXTRA], acts[act, ACT.FRAME], identity, events[i, EV.TS], 1, own
                     )
-                    take_effect(act, acts[act, ACT.OUTCOME], identity, ch.ANSWERED, -1, own, result)
+                    take_effect(act, acts[act, ACT.OUTCOME], identity, ANSWERED, -1, own, result)
                 elif not bring_back(account, act, events[i, EV.TS], book, own, result):
                     return SPENT_PAGES
                 asked[first, ASKED.FIRST] = following
@@ -255,7 +256,7 @@ def recover(events: Array, i: int, account: int, book: Book, own: Own, result: R
         work[account, TX.RECOVER] = events[i, EV.ORDER]
         work[account, TX.RECOVER_TS] = events[i, EV.TS]
     else:
-        if not void(account, ch.NEVER, result[1][ST.BASE] + i, events[i, EV.TS], book, own, result):
+        if not void(account, NEVER, result[1][ST.BASE] + i, events[i, EV.TS], book, own, result):
             return SPENT_OUT
         work[account, TX.RECOVER] = -1
     return DONE
@@ -263,10 +264,13 @@ def recover(events: Array, i: int, account: int, book: Book, own: Own, result: R
 
 @called
 def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own, result: Result) -> bool:
-    """Void what was delivered before a frame; return False if `out` is full."""
-    _, _, channels, ledger = book
+    """Void what was delivered before a frame, but for what a lost acknowledgement may have settled before the recover.
+
+    Return False if `out` is full.
+    """
+    conn, gaps, channels, ledger = book
     consumers, transactions, _ = own
-    slots = ledger[1]
+    slots, asked = ledger[1], transactions[0][account, TX.RECOVER]
     slot = lg.first_above(ledger, channels[0], account, -1)
     while slot >= 0:
         if result[1][ST.OUT] >= len(result[0]):
@@ -274,7 +278,10 @@ def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own,
         following = lg.following(ledger, slot)
         if slots[slot, SL.FRAME] < until:
             extra = plain(slots[slot, SL.EXTRA], transactions)
-            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, RECOVER, ts, queue_of(extra, consumers))
+            lost, lost_ts, since = ch.lost_at(channels, account, conn, gaps, CLIENT, slots[slot, SL.FRAME])
+            missed = lost < NEVER and (asked < 0 or since < asked)
+            by, end_ts = (IN_GAP, lost_ts) if missed else (RECOVER, ts)
+            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, by, end_ts, queue_of(extra, consumers))
             leave_windows(account, extra, slots[slot, SL.FRAME], identity, ts, 0, own)
             if extra >= 0:
                 co.release(consumers, extra, 1)
@@ -292,7 +299,7 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
     work, acts, asked, _ = transactions
     accounts, slots = channels[0], ledger[1]
     notice_gaps(account, book, own)
-    if work[account, TX.MODE] == PERHAPS and not lose_patience(account, ch.NEVER, own, result):
+    if work[account, TX.MODE] == PERHAPS and not lose_patience(account, NEVER, own, result):
         return False
     while work[account, TX.OPEN] >= 0:  # neither committed nor rolled back
         if state[ST.OUT] >= len(out):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.walks.connection import (
     CLIENT,
     CONN,
@@ -45,7 +46,7 @@ from amqpscope.pipelines.walks.stream.publishing_ids import (
     number_at,
     oldest,
 )  # fmt: skip
-from amqpscope.pipelines.walks.stream.streams import ANSWERED, EVICTED, GAP, IDS, ending
+from amqpscope.pipelines.walks.stream.streams import IDS
 
 UNANSWERED, ACK, NACK = range(3)
 
@@ -66,7 +67,7 @@ class Output(NamedTuple):
     ANSWER: int  # position in the batch of the event that answers it; -1: none
     CODE: int  # of the error; -1: none
     MULTIPLE: int  # -1: null
-    BY: int  # of `streams.ENDED_BY`
+    BY: int  # of `unanswered.ENDED_BY`
     END_TS: int
     DEDUPLICATED: int
 
@@ -284,7 +285,7 @@ def close(of: Outstanding) -> bool:
         if waiting[row, WAIT.OPENER] >= 0:
             if not has_room(of):
                 return False
-            by, ts = ending(conn, gaps, waiting[row, WAIT.FRAME])
+            by, ts = unanswered(conn, gaps, SERVER, waiting[row, WAIT.FRAME], WHOLE, NOTHING, 0)
             if waiting[row, WAIT.FATE] == UNCERTAIN:
                 by, ts = GAP, waiting[row, WAIT.LOST_TS]
             finish(of, row, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)

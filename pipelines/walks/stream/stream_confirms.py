@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.model.unanswered import ENDED_BY, GAP
 from amqpscope.pipelines.walks import connection as cn
 from amqpscope.pipelines.walks.ends import COLUMNS, answers_of
 from amqpscope.pipelines.walks.events import MESSAGES, STREAM_FRAMES, Events
@@ -38,7 +39,7 @@ from amqpscope.pipelines.walks.stream.publishing import (
 )
 from amqpscope.pipelines.walks.stream.publishing_ids import CT, WAIT
 from amqpscope.pipelines.walks.stream.stored import FACT
-from amqpscope.pipelines.walks.stream.streams import ASKED, ENDED_BY, GAP, PROTOCOL, of_streams
+from amqpscope.pipelines.walks.stream.streams import ASKED, PROTOCOL, of_streams
 from amqpscope.pipelines.walks.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 25

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
@@ -31,9 +32,16 @@ REACHED, DELIVERY, RENEWED = range(3)
 """Kinds of partial results: an offset that the stream has reached; a delivery, which also shows one; the stream was
 deleted or created: its offsets begin again."""
 OFFSETS = pa.schema(
-    [*schema("stream_deliveries"), ("server_ip", pa.string()), ("reached", pa.int64()), ("kind", pa.int64())]
+    [
+        *schema("stream_deliveries"),
+        ("server_ip", pa.string()),
+        ("reached", pa.int64()),
+        ("kind", pa.int64()),
+        ("tells_end", pa.bool_()),
+    ]
 )
-"""Columns of partial results: those of `stream_deliveries`, the broker, the reached offset (or null), the kind."""
+"""Columns of partial results: those of `stream_deliveries`, the broker, the reached offset (or null), the kind, whether
+a delivery says which chunk is the stream's last."""
 MILLISECOND = 1_000_000
 
 _SUBSCRIBE, _DELIVER = what(STREAM_FRAMES, "subscribe"), what(STREAM_FRAMES, "deliver")
@@ -270,6 +278,7 @@ class StreamDeliveries:
             "server_ip": servers["server_ip"] if servers is not None else None,
             "reached": pa.array(_reached(frames, last, delivers), pa.int64()),
             "kind": pa.array(out[:, OUT.KIND]),
+            "tells_end": pc.greater_equal(frames["committed_chunk_id"].cast(pa.int64()), frames["chunk_id"]),
         }
         columns |= {name: frames[name] for name in OFFSETS.names if name in frames.column_names}
         rows = pa.table(

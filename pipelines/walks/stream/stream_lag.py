@@ -2,8 +2,9 @@
 
 Its rows are partial results of `stream_deliveries` of all connections, sorted by KEY and ORDER. All rows of a stream on
 a broker go to the same walk. The lag counts from the highest offset seen of the stream so far (rows of the same time
-included), on any connection to that broker: it is a lower bound, because no frame says how long a stream is. When a
-stream is deleted or created again, its offsets begin again.
+included), on any connection to that broker: it is a lower bound, because no frame says how long a stream is. Where
+nothing shows an offset beyond the delivery, and the delivery does not say which chunk is the last, the lag is unknown.
+When a stream is deleted or created again, its offsets begin again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
@@ -25,6 +27,8 @@ from amqpscope.pipelines.walks.walk import Rows, conform
 KEY = ("server_ip", "stream")
 """Columns that group rows."""
 ORDER = ("ts_ns", "connection_id", "frame_no")
+_INNER = ("server_ip", "reached", "kind", "tells_end")
+"""The last columns of partial results, which rows do not have."""
 MOST_AT_ONCE = 1 << 20
 """Rows of one stream and time; beyond that, later ones do not count for earlier ones."""
 
@@ -66,7 +70,7 @@ class StreamLag:
     """
 
     tables = ("stream_deliveries",)
-    VERSION = 1
+    VERSION = 2
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
@@ -133,8 +137,10 @@ class StreamLag:
         if not len(found):
             return
         offset = pa.array(seen, mask=seen < 0).filter(delivered)
-        columns = {name: found[name] for name in OFFSETS.names if name not in ("server_ip", "reached", "kind")}
-        columns |= {"stream_offset": offset, "lag_records": difference(offset, found["last_offset"])}
+        columns = {name: found[name] for name in OFFSETS.names[: -len(_INNER)]}
+        lag = difference(offset, found["last_offset"])
+        known = pc.or_(pc.greater(lag, 0), pc.fill_null(found["tells_end"], False))
+        columns |= {"stream_offset": offset, "lag_records": pc.if_else(known, lag, None)}
         yield "stream_deliveries", conform("stream_deliveries", columns, len(found))
 
 

@@ -1,4 +1,4 @@
-"""What the walks over RabbitMQ streams share: which events are theirs, why nobody answered, rows to refer to."""
+"""What the walks over RabbitMQ streams share: which events are theirs, rows to refer to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.walks.connection import CONN, GAP_FRAME, GAP_TS, SERVER, first_gap, is_missing
 from amqpscope.pipelines.walks.events import MESSAGES, STREAM_FRAMES, Events, what
 from amqpscope.pipelines.walks.speaking import events_of
 
@@ -23,9 +22,6 @@ ASKED = 256
 NEVER = (1 << 63) - 1
 NONE = -(1 << 62)
 """Stands for null where -1 may be a value."""
-
-ANSWERED, CAPTURE_END, GAP, CONNECTION_CLOSE, DISCARDED, EVICTED = range(6)
-ENDED_BY = (None, "capture-end", "gap", "connection-close", "discarded", "evicted")
 
 _PUBLISH = what(MESSAGES, "publish")
 
@@ -45,26 +41,6 @@ def of_streams(events: Events, conn: Ints, *, publishes: bool = False) -> Ints:
             messages = (events.ints({MESSAGES: "publisher_id"}) >= 0) & (events.what == _PUBLISH)
             messages &= events.ints({MESSAGES: "publish_seq"}) >= 0
     return events_of(events, conn, STREAM_FRAMES, messages)
-
-
-@kernel
-def ending(conn: Array, gaps: Array, frame: int) -> tuple[int, int]:
-    """Return why the server never answered a frame (of ENDED_BY), and when that was certain; -1: unknown."""
-    server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
-    if 0 <= server < frame:
-        return DISCARDED, conn[CONN.SERVER_CLOSE_TS]
-    gap = first_gap(conn, gaps, SERVER, frame)
-    if gap >= 0 and (server < 0 or gaps[gap, GAP_FRAME] <= server):
-        return GAP, gaps[gap, GAP_TS]
-    if is_missing(conn, SERVER):
-        return GAP, conn[CONN.LAST_TS]
-    if server >= 0 and (client < 0 or server < client):
-        return CONNECTION_CLOSE, conn[CONN.SERVER_CLOSE_TS]
-    if client >= 0:
-        return CONNECTION_CLOSE, conn[CONN.CLIENT_CLOSE_TS]
-    if conn[CONN.CLOSED] == 1:
-        return CONNECTION_CLOSE, conn[CONN.SILENCE_TS]
-    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END, conn[CONN.SILENCE_TS]
 
 
 @kernel

@@ -23,7 +23,7 @@ COLUMNS = tuple(
     dict.fromkeys(
         (
             "connection_id", "frame_no", "capture", "packet", "ts_ns", "kind", "unfinished", "message_id", "trace_id",
-            "span_id", *content_columns(),
+            "span_id", "redelivered", "headers", *content_columns(),
         )
     )
 )  # fmt: skip
@@ -44,14 +44,25 @@ KEYED = pa.schema(
         pa.field("capture", pa.string()),
         pa.field("exchange", pa.string()),
         pa.field("routing_key", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("redelivered", pa.bool_()),
+        pa.field("place", pa.int64(), nullable=False),
+        pa.field("moved", pa.int8(), nullable=False),
+        pa.field("returns", pa.int64()),
     ]
 )
 """Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
-`correlated`: there is a correlation id."""
+`correlated`: there is a correlation id. `place` is the digest of exchange and routing key, where both are known;
+`moved` says whether headers allow another; `returns`: how often a quorum queue took it back (x-delivery-count)."""
+STAYED, ELSEWHERE, FROM_AFAR = range(3)
+"""Of `moved`: at its place; perhaps at another (dead-lettered, CC, BCC); perhaps at another broker or virtual host."""
 DELIVERIES = ("deliver", "get")
 """Kinds of messages that are deliveries."""
 ORDER = ("key", "ts_ns", "is_delivery", "connection_id", "frame_no")
 """Columns that rows are sorted by, ascending; all rows of a key go to one walk."""
+_ELSEWHERE = r'"(x-death|CC|BCC)": ?\['
+_FROM_AFAR = r'"(x-received-from|x-shovelled|x-shovelled-by)": ?[\[{"t]'
+_COUNT = r'"x-delivery-count": ?(?P<n>[0-9]{1,9})\b'
 _EMPTY = hashed(pa.array([""]))[0]
 
 
@@ -86,7 +97,10 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
             is_delivery,
             messages["unfinished"].fill_null(False),
             pc.fill_null(pc.not_equal(messages["correlation_id"].cast(pa.string()), ""), False),
-            *(messages[name] for name in KEYED.names[8:]),
+            *(messages[name] for name in KEYED.names[8:16]),
+            pa.array(_places(messages, compiled)),
+            _moved(messages["headers"]),
+            _returns(messages),
         ],
         schema=KEYED,
     )
@@ -103,6 +117,30 @@ def _kinds(messages: pa.Table, compiled: bool | None) -> list[Any]:
     found = messages["content"].to_numpy().copy() if "content" in messages.column_names else content(messages, compiled)
     found[~has_body(messages)] = 0
     return [message_id, trace, found]
+
+
+def _places(messages: pa.Table, compiled: bool | None) -> Any:
+    """Return digests (int64) of exchange and routing key, 0 unless both are known: those of streams are null."""
+    found = combined([messages["exchange"], messages["routing_key"]], compiled)
+    found[pc.or_(messages["exchange"].is_null(), messages["routing_key"].is_null()).to_numpy()] = 0
+    return found
+
+
+def _moved(headers: Any) -> Any:
+    """Return what headers (JSON text) say of the way that a message took, as `moved` (int8)."""
+    if headers.null_count == len(headers):
+        return pa.array(np.zeros(len(headers), np.int8))
+    text = headers.cast(pa.string())
+    elsewhere, afar = (pc.fill_null(pc.match_substring_regex(text, by), False) for by in (_ELSEWHERE, _FROM_AFAR))
+    return pc.if_else(afar, FROM_AFAR, pc.if_else(elsewhere, ELSEWHERE, STAYED)).cast(pa.int8())
+
+
+def _returns(messages: pa.Table) -> Any:
+    """Return x-delivery-count (int64) of deliveries that are repeated; null without."""
+    if not pc.any(messages["redelivered"]).as_py():
+        return pa.nulls(len(messages), pa.int64())
+    text = pc.if_else(messages["redelivered"], messages["headers"].cast(pa.string()), None)
+    return pc.struct_field(pc.extract_regex(text, _COUNT), "n").cast(pa.int64())
 
 
 def _firsts(kinds: list[Any]) -> Iterator[tuple[Any, Any]]:

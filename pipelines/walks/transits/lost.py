@@ -5,7 +5,8 @@ the latter. It is possible where a connection publishes to the same exchange wit
 bytes of its client are missing at a time when the delivery's publish may have been sent.
 
 A walk over connections yields which places each connection with gaps publishes to, and between which times bytes of its
-client are missing, as partial results (LOST). `Lost` is made of those of all connections.
+client are missing, as partial results (LOST); and of each connection where its home is (`homes`). Of those of all
+connections `Lost` and `Homes` are made.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from amqpscope.pipelines.walks.connection import CLIENT, FRAME_CUT, is_gap, may_
 from amqpscope.pipelines.walks.digests import combined
 from amqpscope.pipelines.walks.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, OWN_KINDS, Events, what
 from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.transits import homes
 from amqpscope.pipelines.walks.walk import Needs, Rows
 
 LOST = "lost publishes"
 """Name of the partial results."""
-SCHEMA = pa.schema([(name, pa.int64()) for name in ("connection_id", "place", "since_ns", "until_ns")])
-"""Of these: a place without times, or the times of a gap without a place."""
+SCHEMA = pa.schema([(name, pa.int64()) for name in ("connection_id", "place", "since_ns", "until_ns", *homes.HOME)])
+"""Of these: a place alone, the times of a gap alone, or a home alone."""
 EVER = -(1 << 62)
 """A time before all others."""
 PLACE = ("exchange", "routing_key")
@@ -57,7 +59,7 @@ class LostPublishes:
     tables = ()
     partial = (LOST,)
     needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(), ANOMALIES: Needs((), _GAPS), MESSAGES: Needs(PLACE, _KINDS),
+        CONNECTIONS: Needs(homes.COLUMNS), ANOMALIES: Needs((), _GAPS), MESSAGES: Needs(PLACE, _KINDS),
     }  # fmt: skip
 
     def __init__(self, compiled: bool = False) -> None:
@@ -77,6 +79,7 @@ class LostPublishes:
         publishes = events.among(_PUBLISHES)
         lacking = np.flatnonzero(events.among(_LACKS) & (matrix[:, EV.FROM_CLIENT] == CLIENT))
         begins = (events.source == CONNECTIONS) & (matrix[:, EV.CONNECTION] != self._last[0])
+        yield from self._homes(events, np.flatnonzero(events.source == CONNECTIONS))
         marks = np.flatnonzero(publishes | begins)
         connections = np.append(self._last[0], matrix[marks, EV.CONNECTION])
         times = np.append(self._last[1], matrix[marks, np.where(begins[marks], EV.FIRST_TS, EV.TS)])
@@ -86,17 +89,21 @@ class LostPublishes:
             with_gaps = np.append(with_gaps, self._last[0])
         is_lost = np.isin(whose, with_gaps)
         if is_lost.any():
-            nothing = pa.nulls(int(is_lost.sum()), pa.int64())
-            yield LOST, pa.table([whose[is_lost], place[is_lost], nothing, nothing], schema=SCHEMA)
+            yield _rows(whose[is_lost], place=place[is_lost])
         if len(lacking):
             before = np.searchsorted(marks, lacking)
             of = matrix[lacking, EV.CONNECTION]
             since = np.where(connections[before] == of, times[before], EVER)
-            nothing = pa.nulls(len(lacking), pa.int64())
-            yield LOST, pa.table([of, nothing, since, matrix[lacking, EV.TS]], schema=SCHEMA)
+            yield _rows(of, since_ns=since, until_ns=matrix[lacking, EV.TS])
         self._last = int(connections[-1]), int(times[-1])
         self._has_gap = bool(np.isin(self._last[0], with_gaps))
         self._places = place[~is_lost & (whose == self._last[0])]
+
+    def _homes(self, events: Events, at: Any) -> Iterator[Rows]:
+        """Yield where connections (their positions) are."""
+        if len(at):
+            found = homes.digests(events.take(CONNECTIONS, at, homes.COLUMNS), self.compiled)
+            yield _rows(events.matrix[at, EV.CONNECTION], **dict(zip(homes.HOME, found, strict=True)))
 
     def _published(self, events: Events, published: Any) -> tuple[Any, Any]:
         """Return connections and places, each pair once: those of these events, and what is remembered."""
@@ -126,19 +133,28 @@ class LostPublishes:
         self._has_gap, self._places = found["has_gap"], found["places"]
 
 
-def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array) -> pa.Table:
+def _rows(connections: Any, **columns: Any) -> Rows:
+    """Return rows of LOST with some columns."""
+    nothing = pa.nulls(len(connections), pa.int64())
+    return LOST, pa.table([connections, *(columns.get(name, nothing) for name in SCHEMA.names[1:])], schema=SCHEMA)
+
+
+def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, keyed: pa.Array) -> pa.Table:
     """Return the rows of LOST that later deliveries may need, each of them once.
 
     Args:
         rows: of SCHEMA.
         since_ns: gaps that ended before this time are over.
         going_on: connections (int64) that may still have gaps.
+        keyed: connections (int64) of messages that are still to be matched, or that others may be matched with.
     """
     rows = rows.group_by(SCHEMA.names).aggregate([])
-    is_place = pc.is_valid(rows["place"])
-    kept = pc.greater_equal(rows["until_ns"], since_ns)
-    needed = pa.chunked_array([*rows.filter(kept)["connection_id"].chunks, going_on], pa.int64())
-    return rows.filter(pc.if_else(is_place, pc.is_in(rows["connection_id"], value_set=needed.unique()), kept))
+    kept = pc.fill_null(pc.greater_equal(rows["until_ns"], since_ns), False)
+    publishing = pa.chunked_array([*rows.filter(kept)["connection_id"].chunks, going_on], pa.int64()).unique()
+    speaking = pa.chunked_array([going_on, keyed], pa.int64()).unique()
+    for name, needed in (("place", publishing), ("server", speaking)):
+        kept = pc.or_(kept, pc.and_(pc.is_valid(rows[name]), pc.is_in(rows["connection_id"], value_set=needed)))
+    return rows.filter(kept)
 
 
 class Lost:

@@ -14,95 +14,39 @@ stores its latest publish and the time of the one before:
 
 A delivery is ambiguous if no kind is left; and if only its content is that of a publish, while an equal one may have
 been lost in the window (`lost`). A correlation id makes contents differ enough.
+
+Where connections have several homes (`homes`), each sub-key is stored for its home and for all of them (scopes): a
+delivery asks for publishes of its home and of unknown ones; it asks for all where its own home is unknown, or where
+headers say that it comes from afar. It is ambiguous too if the one publish has another broker, or another exchange or
+routing key, and no header says why.
+
+A delivery that is repeated has its attempt: as the broker counts it (quorum queues), else one more than was seen of its
+publish, divided by the queues that first deliveries show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import mix
-from amqpscope.dissector.kernels.kernel import call, i64, kernel, u64, worthwhile
-from amqpscope.dissector.kernels.words import MASK
-from amqpscope.pipelines.walks.store import declare, pack, unpack
-from amqpscope.pipelines.walks.transits.keys import COLUMNS, CONTENT, KINDS, NO_TIME, TRACE, keyed, ordered
+from amqpscope.dissector.kernels.kernel import call, worthwhile
+from amqpscope.pipelines.walks.store import pack, unpack
+from amqpscope.pipelines.walks.transits.homes import Homes
+from amqpscope.pipelines.walks.transits.keys import COLUMNS, CONTENT, KINDS, NO_TIME, keyed, ordered
 from amqpscope.pipelines.walks.transits.lost import Lost, places
+from amqpscope.pipelines.walks.transits.matching import MATCH, NEVER, ROW, SLOT, STATE, fill, match
 from amqpscope.pipelines.walks.walk import Rows, conform, known
 
 HOUR_NS = 3_600_000_000_000
 SUB_KEYS = 1_000_000
 """Most sub-keys that are stored of one key."""
 MATCHED_BY = ("message-id", "trace", "content", "ambiguous")
-NEVER = -(1 << 63)
-"""A time that is in no window."""
 LONGEST_NS = 1 << 61
 """The longest window; NO_TIME and NEVER are further away from all times, and from each other."""
-
-
-class Row(NamedTuple):
-    """Columns of rows as a matrix (int64); -1 for null."""
-
-    KEY: int
-    KIND: int
-    TRACE: int  # digest, 0 for none
-    CONTENT: int
-    IS_DELIVERY: int
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int  # number of its name
-
-
-class Slot(NamedTuple):
-    """Columns of the table of sub-keys; from TS on those of `Row`: of the latest publish."""
-
-    GROUP: int  # the slot is free unless this is the open group
-    SUB_KEY: int
-    BEFORE: int  # time of the publish before the latest (or one that may have been it), or NEVER
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int
-
-
-class Match(NamedTuple):
-    """Columns of matches, one row per delivery; from TS on those of `Row`: of its publish."""
-
-    KIND: int  # of the match; KINDS: ambiguous
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int
-
-
-class State(NamedTuple):
-    """Further state of the walk."""
-
-    GROUP: int  # number of the open group; 0 before the first
-    KEY: int
-    COUNT: int  # sub-keys of it
-    REFUSED: int  # time of the latest publish of which a sub-key was not stored, or NEVER
-    NEW: int  # sub-keys, stored or not, since those out of the window were dropped
-    LIMIT: int
-    WINDOW: int
-    OVERFLOWED: int
-    WRITTEN: int  # matches of this batch
-
-
-ROW, SLOT, MATCH, STATE = declare(Row), declare(Slot), declare(Match), declare(State)
-_PUBLISH = len(MATCH) - MATCH.TS
-_NO_MATCH = [KINDS] + [-1] * _PUBLISH
 _SLOTS = 1024
 
 
@@ -135,8 +79,9 @@ class Transits:
     tables = ("transits",)
 
     def __init__(
-        self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False, lost: Lost | None = None
-    ) -> None:
+        self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False, lost: Lost | None = None,
+        homes: Homes | None = None,
+    ) -> None:  # fmt: skip
         """Create the walk.
 
         Args:
@@ -144,6 +89,7 @@ class Transits:
             limit: sub-keys of a key.
             compiled: whether to run compiled.
             lost: where publishes may be missing; None for nowhere.
+            homes: where connections are; None where nothing is known of them.
 
         Raises:
             ValueError: the window is negative, or the limit is not positive.
@@ -152,9 +98,11 @@ class Transits:
             raise ValueError("the window and the limit must be positive")
         self.compiled = compiled
         self.lost = lost
+        self.homes = homes if homes and homes.several else None
         self.state = np.zeros(len(STATE), np.int64)
         self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
         self.state[STATE.LIMIT] = limit
+        self.state[STATE.SCOPES] = 2 if self.homes else 1
         self._clear()
 
     def _clear(self) -> None:
@@ -193,7 +141,7 @@ class Transits:
     def take_out(self) -> bytes:
         """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
-        state = pack("transits", 1, parts)
+        state = pack("transits", 2, parts)
         self._clear()
         return state
 
@@ -203,7 +151,7 @@ class Transits:
         Raises:
             ValueError: the bytes are the state of something else.
         """
-        parts = unpack("transits", 1, state)
+        parts = unpack("transits", 2, state)
         self.state = parts["state"]
         self.captures = {name: number for number, name in enumerate(parts["captures"])}
         self._fill(parts["slots"])
@@ -215,7 +163,7 @@ class Transits:
 
     def _make_room(self, ts: int) -> None:
         """Make the table larger; at its limit, drop what is out of the window."""
-        if self.state[STATE.COUNT] + KINDS > self.state[STATE.LIMIT]:
+        if self.state[STATE.COUNT] + KINDS * self.state[STATE.SCOPES] > self.state[STATE.LIMIT]:
             kept = self._open(max(ts - int(self.state[STATE.WINDOW]), NEVER))
             self.state[STATE.NEW] = 0
         else:
@@ -225,7 +173,7 @@ class Transits:
 
     def _fill(self, kept: Any) -> None:
         size = _SLOTS
-        while size < 2 * (len(kept) + KINDS):
+        while size < 2 * (len(kept) + KINDS * self.state[STATE.SCOPES]):
             size *= 2
         self.slots = np.zeros((size, len(SLOT)), np.int64)
         call(fill, self.compiled, self.slots, kept)
@@ -234,7 +182,11 @@ class Transits:
         """Return rows as a matrix, columns as ROW."""
         columns: dict[int, Any] = {column: rows[name] for column, name in _NUMBERS.items()}
         columns[ROW.CAPTURE] = self._numbers(rows["capture"])
-        matrix = np.empty((len(ROW), len(rows)), np.int64).T  # filled by columns
+        columns[ROW.REDELIVERED] = rows["redelivered"].fill_null(False)
+        matrix = np.zeros((len(ROW), len(rows)), np.int64).T  # filled by columns
+        if self.homes:
+            found = self.homes.of(rows["connection_id"].fill_null(-1).to_numpy())
+            matrix[:, ROW.HOME], matrix[:, ROW.BROKER] = found
         for column, values in columns.items():
             if values.null_count:
                 values = values.fill_null(-1)  # noqa: PLW2901
@@ -257,7 +209,9 @@ class Transits:
         rows = deliveries.filter(pa.array(by_content))
         until = rows["ts_ns"].to_numpy()
         since = until - self.state[STATE.WINDOW]
-        matches[np.flatnonzero(by_content)[self.lost.may_lack(places(rows, self.compiled), since, until)]] = _NO_MATCH
+        doubted = np.flatnonzero(by_content)[self.lost.may_lack(places(rows, self.compiled), since, until)]
+        matches[doubted, MATCH.KIND] = KINDS
+        matches[doubted, MATCH.TS : MATCH.ATTEMPT] = -1
 
     def _rows(self, deliveries: pa.Table, matches: Any) -> pa.Table:
         found = matches[:, MATCH.KIND] < KINDS
@@ -277,6 +231,9 @@ class Transits:
             "deliver_ts_ns": known(delivered, NO_TIME),
             "exchange": deliveries["exchange"],
             "routing_key": deliveries["routing_key"],
+            "message_id": deliveries["message_id"],
+            "redelivered": deliveries["redelivered"],
+            "attempt": pa.array(matches[:, MATCH.ATTEMPT].astype(np.int32)),
             "latency_ns": pa.array(latency, mask=~timed),
             "matched_by": pa.array(MATCHED_BY).take(pa.array(matches[:, MATCH.KIND])),
         }
@@ -286,133 +243,5 @@ class Transits:
 _NUMBERS = {
     ROW.KEY: "key", ROW.KIND: "key_kind", ROW.TRACE: "trace", ROW.CONTENT: "content", ROW.IS_DELIVERY: "is_delivery",
     ROW.TS: "ts_ns", ROW.UNFINISHED: "unfinished", ROW.CONNECTION: "connection_id", ROW.FRAME: "frame_no",
-    ROW.PACKET: "packet",
+    ROW.PACKET: "packet", ROW.PLACE: "place", ROW.MOVED: "moved", ROW.RETURNS: "returns",
 }  # fmt: skip
-
-
-@kernel
-def match(rows: Array, first: int, slots: Array, state: Array, matches: Array) -> int:
-    """Walk over rows from `first` on.
-
-    Args:
-        rows: ROW.
-        first: where to begin.
-        slots: SLOT, a power of two of them.
-        state: STATE.
-        matches: MATCH, of -1, a row for each delivery.
-
-    Returns:
-        The number of rows; or less: the publish that needs room first.
-    """
-    for i in range(first, len(rows)):
-        if rows[i, ROW.KIND] < KINDS and (state[STATE.GROUP] == 0 or rows[i, ROW.KEY] != state[STATE.KEY]):
-            state[STATE.GROUP] += 1
-            state[STATE.KEY] = rows[i, ROW.KEY]
-            state[STATE.COUNT] = 0
-            state[STATE.NEW] = 0
-            state[STATE.REFUSED] = NEVER
-        if rows[i, ROW.IS_DELIVERY] == 1:
-            find_publish(rows, i, slots, state, matches)
-        elif lacks_room(slots, state):
-            return i
-        else:
-            keep_publish(rows, i, slots, state)
-    return len(rows)
-
-
-@kernel
-def lacks_room(slots: Array, state: Array) -> bool:
-    """Return whether the table must grow, or drop what is out of the window, before it takes a publish.
-
-    It drops when half as many sub-keys as the limit came since the last time: each pays for two of them.
-    """
-    needed: int = state[STATE.COUNT] + KINDS
-    new: int = state[STATE.NEW]
-    limit: int = state[STATE.LIMIT]
-    return 2 * new >= limit if needed > limit else 2 * needed > len(slots)
-
-
-@kernel
-def keep_publish(rows: Array, i: int, slots: Array, state: Array) -> None:
-    """Make a publish the latest of its sub-keys."""
-    refused = 0
-    for kind in range(rows[i, ROW.KIND], KINDS):
-        sub_key = sub_key_of(rows, i, kind)
-        if sub_key < 0:
-            continue
-        at = slot_of(slots, state[STATE.GROUP], sub_key)
-        if slots[at, SLOT.GROUP] == state[STATE.GROUP]:
-            slots[at, SLOT.BEFORE] = slots[at, SLOT.TS]
-        else:
-            state[STATE.NEW] += 1
-            if state[STATE.COUNT] >= state[STATE.LIMIT]:
-                refused = 1
-                state[STATE.REFUSED] = rows[i, ROW.TS]
-                continue
-            state[STATE.COUNT] += 1
-            slots[at, SLOT.GROUP] = state[STATE.GROUP]
-            slots[at, SLOT.SUB_KEY] = sub_key
-            slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
-        for column in range(_PUBLISH):
-            slots[at, SLOT.TS + column] = rows[i, ROW.TS + column]
-    state[STATE.OVERFLOWED] += refused
-
-
-@kernel
-def find_publish(rows: Array, i: int, slots: Array, state: Array, matches: Array) -> None:
-    """Write the match of a delivery: see the table in the module."""
-    line = state[STATE.WRITTEN]
-    state[STATE.WRITTEN] += 1
-    matches[line, MATCH.KIND] = KINDS
-    ts = rows[i, ROW.TS]
-    window = state[STATE.WINDOW]
-    for kind in range(rows[i, ROW.KIND], KINDS):
-        sub_key = sub_key_of(rows, i, kind)
-        if sub_key < 0:
-            continue
-        at = slot_of(slots, state[STATE.GROUP], sub_key)
-        if slots[at, SLOT.GROUP] != state[STATE.GROUP]:
-            if is_within(state[STATE.REFUSED], ts, window):
-                return  # it may be one that was not stored
-            continue
-        if is_within(slots[at, SLOT.TS], ts, window) and not is_within(slots[at, SLOT.BEFORE], ts, window):
-            matches[line, MATCH.KIND] = kind
-            for column in range(_PUBLISH):
-                matches[line, MATCH.TS + column] = slots[at, SLOT.TS + column]
-            return
-
-
-@kernel
-def sub_key_of(rows: Array, i: int, kind: int) -> int:
-    """Return the sub-key of a message for a kind; -1 where it has none."""
-    digest = rows[i, ROW.KEY]
-    if kind != rows[i, ROW.KIND]:
-        digest = rows[i, ROW.TRACE] if kind == TRACE else rows[i, ROW.CONTENT]
-        if digest == 0:
-            return -1
-    return mix(kind, digest)
-
-
-@kernel
-def slot_of(slots: Array, group: int, sub_key: int) -> int:
-    """Return the slot of a sub-key, or the free one for it."""
-    last = len(slots) - 1
-    at = sub_key & last
-    while slots[at, SLOT.GROUP] == group and slots[at, SLOT.SUB_KEY] != sub_key:
-        at = (at + 1) & last
-    return at
-
-
-@kernel
-def is_within(earlier: int, later: int, window: int) -> bool:
-    """Return whether a time is at most `window` before another, and not after it."""
-    return ((u64(later) - u64(earlier)) & MASK) <= u64(window)
-
-
-@kernel
-def fill(slots: Array, kept: Array) -> None:
-    """Put the slots of a group into a table that is empty and has room for them."""
-    for i in range(len(kept)):
-        at = slot_of(slots, i64(kept[i, SLOT.GROUP]), i64(kept[i, SLOT.SUB_KEY]))
-        for column in range(len(SLOT)):
-            slots[at, column] = kept[i, column]

@@ -227,7 +227,16 @@ def opened_again_after_an_unseen_close() -> tuple[Connection, list[dict[str, Any
     c = up(Connection())
     c.publish(1)
     opened = c.client("channel.open", epoch=2)
+    c.server("channel.open-ok", epoch=2)
     return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": opened * TICK}]
+
+
+def opened_again_over_a_silent_server() -> tuple[Connection, list[dict[str, Any]]]:
+    """What the server said before it was opened again is missing: perhaps also the confirm."""
+    c = up(Connection())
+    c.publish(1)
+    opened = c.client("channel.open", epoch=2)
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": opened * TICK}]
 
 
 def connection_closed() -> tuple[Connection, list[dict[str, Any]]]:
@@ -405,6 +414,7 @@ SCENARIOS = {
         behind_the_servers_close,
         same_number_opened_again,
         opened_again_after_an_unseen_close,
+        opened_again_over_a_silent_server,
         connection_closed,
         connection_closed_by_the_server,
         reset_without_a_close,

@@ -148,6 +148,38 @@ def refused() -> Made:
     return c, []
 
 
+def refused_behind_its_close() -> Made:
+    """The client closes before it reads that the broker does not do it."""
+    c = Connection()
+    c.client("channel.flow", active=False)
+    close(c, client=True)
+    close(c, **NOT_IMPLEMENTED)
+    c.server("connection.close-ok", channel=0, epoch=0)
+    return c, []
+
+
+def closed_before_it_was_accepted() -> Made:
+    """Another channel's was, and the broker's own goes on until the close."""
+    c = Connection()
+    c.client("channel.flow", active=False, channel=2)
+    c.server("channel.flow-ok", active=False, channel=2)
+    c.client("channel.flow", active=False)
+    c.server("channel.flow", active=False)
+    end = close(c, client=True)
+    return c, [{"channel": 2, "end_frame_no": end}, {"channel": 1, "side": "server", "end_frame_no": end}]
+
+
+def refused_on_the_second_of_two_channels() -> Made:
+    c = Connection()
+    c.client("channel.flow", active=True)
+    c.server("channel.flow-ok", active=True)
+    c.client("channel.flow", active=False, channel=2)
+    c.client("channel.flow", active=False)
+    close(c, client=True)
+    close(c, **NOT_IMPLEMENTED)
+    return c, []
+
+
 def refused_on_another_channel() -> Made:
     c = Connection()
     c.client("channel.flow", active=False)
@@ -270,6 +302,9 @@ SCENARIOS = {
         channel_flow,
         a_channel_that_is_closed_or_opened_anew,
         refused,
+        refused_behind_its_close,
+        closed_before_it_was_accepted,
+        refused_on_the_second_of_two_channels,
         refused_on_another_channel,
         refused_by_the_channel_alone,
         closed_for_something_else,
@@ -342,7 +377,8 @@ def counted(c: Connection) -> list[tuple[Any, ...]]:
                 shut.add((channel, epoch))
         elif method == "connection.close":
             for key in list(waits):
-                end(key, number)
+                gone = side == "client" and key[1:] == ("client",)  # nor is anything accepted behind it
+                end(key, None if gone else number)
             shut.add(0)
     for key in list(waits):
         end(key, None)

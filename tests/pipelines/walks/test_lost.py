@@ -17,6 +17,7 @@ from amqpscope.pipelines.statistics import KEYED
 from amqpscope.pipelines.walks.transits.lost import LOST, SCHEMA, Lost, LostPublishes, still_needed
 from tests.pipelines.scenario import TICK, Connection, arrow
 
+NOBODY = pa.array([], pa.int64())
 ALIKE = {"exchange": "e", "routing_key": "k", "body_hash": 7}
 
 
@@ -92,7 +93,7 @@ def test_it_is_the_rule(seed, since, long):
     gaps = [row for row in every if row["until_ns"] is not None]
     near = {row["connection_id"] for row in gaps if row["until_ns"] >= since and row["since_ns"] <= since + long}
     assert mine == [any(row["place"] == place and row["connection_id"] in near for row in every) for place in range(5)]
-    later = Lost(still_needed(rows, since, pa.array([], pa.int64())))
+    later = Lost(still_needed(rows, since, NOBODY, NOBODY))
     assert (later.may_lack(*asked).tolist() if later else [False] * 5) == mine
 
 
@@ -114,7 +115,7 @@ def test_rows_say_the_same_for_any_batches(size, hop):
                 walk = LostPublishes()
                 walk.put_back(state)
         return sorted(
-            still_needed(pa.concat_tables(found), 0, pa.array([], pa.int64())).to_pylist(),
+            still_needed(pa.concat_tables(found), 0, NOBODY, NOBODY).to_pylist(),
             key=lambda row: [value or -1 for value in row.values()],
         )
 

@@ -628,6 +628,43 @@ def test_what_is_proven_of_clients_that_wait_is_right() -> None:
     assert score["waits for each", "proven"] > 0.4 * score["waits for each", "inferred"]
 
 
+def room(missing: str, lost: int, window: int, whole: bool = True) -> Counter[Any]:
+    """How numbers are known after a gap in which publishes were lost, of a client with so many under way."""
+    rnd = random.Random(f"{missing} {lost} {window}")
+    c, acked = Connection(), 0
+    for number in range(1, 301):
+        if number == 100 + lost:
+            c.lose(from_client=True)
+            c.anomalies[-1]["detail"] = missing
+        if number < 100 or number >= 100 + lost:
+            cut = number == 99 and not whole
+            c.publish(number if number < 100 else None, publish_seq_unsure=number >= 100, is_partial=cut)
+        while number - acked > window or (acked < number and rnd.random() < 0.3):
+            acked += 1
+            c.ack(acked)
+    found = confirms(numbered(arrow([c])))
+    sent = [*range(1, 100), *range(100 + lost, 301)]
+    assert all(row["publish_seq"] == number for row, number in zip(found, sent, strict=False))
+    return Counter(row["numbered_by"] for row in found[99:])
+
+
+@pytest.mark.parametrize("window", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("missing", "lost"),
+    [("67 bytes not captured", 1), ("130 bytes not captured", 3), ("8 bytes not captured", 0),
+     ("1,170 bytes not captured", 30)],
+)  # fmt: skip
+def test_numbers_go_on_where_a_gap_has_room_for_no_more_than_the_confirms_show(missing, lost, window):
+    assert {*room(missing, lost, window)} == {"proven"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_numbers_are_not_proven_where_a_gap_has_room_for_more(whole):
+    assert {*room("130 bytes not captured", 2, 1)} == {"inferred"}
+    assert {*room("67 bytes not captured", 1, 1, whole=False)} == {"inferred"}  # it may cut another
+    assert {*room("67 bytes skipped", 1, 1)} == {"inferred"}
+
+
 # Any batches, any state
 
 

@@ -188,6 +188,19 @@ def an_error_of_one_of_two() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [unknown, unknown, {"outcome": "ok"}]
 
 
+def closes_that_cross_one_of_which_is_missing() -> tuple[Connection, list[dict[str, Any]]]:
+    """The client answers a close of the server that was not captured, nor what the server said before it."""
+    c = Connection()
+    c.frame(False, 0, 0, frame_type="heartbeat")
+    c.client("queue.declare", queue="q")
+    c.client("channel.close")
+    answered = c.client("channel.close-ok")
+    return c, [
+        {"request": "queue.declare", "ended_by": "gap", "end_ts_ns": answered * TICK},
+        {"request": "channel.close", "ended_by": "gap", "end_ts_ns": answered * TICK},
+    ]
+
+
 def closes_that_cross() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     c.client("channel.close")
@@ -375,6 +388,7 @@ SCENARIOS = {
         connection_closed_as_an_answer,
         closed_in_peace,
         closes_that_cross,
+        closes_that_cross_one_of_which_is_missing,
         a_request_that_comes_late,
         a_frame_of_another_type,
         one_direction,

@@ -365,6 +365,26 @@ def test_a_gap_that_is_known_when_the_session_is_over():
     assert commands(peers, columns="ended_by") == [("gap",)]
 
 
+@pytest.mark.parametrize("who", ["client", "server", "nobody"])
+def test_a_commit_whose_completion_never_came(who):
+    """The server completed it in a gap, or the session ended first."""
+    peers, other = Peers(1), Peers(2)
+    for each in (peers, other):
+        each.begin()
+        each.command(True, "tx.select")
+        each.transfer(False)
+        each.settle("accept", (0, 0))
+        each.command(True, "tx.commit")
+        if each is peers:
+            each.lose(from_client=False)
+            each.control(False, "session.flush")
+        if who != "nobody":
+            each.control(who == "client", "session.detach", name="s")
+    ended = {"client": ("channel-close", 8000), "server": ("channel-close", 8000), "nobody": ("capture-end", 8000)}[who]
+    assert settlements(peers) == [(0, "none", None, "gap", 8000)]
+    assert settlements(other) == [(0, "none", None, *ended)]
+
+
 def test_a_commit_whose_completion_may_be_lost():
     peers = Peers(1)
     peers.begin()
@@ -528,6 +548,24 @@ def test_sessions_that_were_attached_before_the_capture():
         (2, 7, "ack", done, None),
     ]
     assert settlements(peers, columns="channel delivery_tag settle_frame_no") == [(1, 7, taken), (2, 7, None)]
+
+
+@pytest.mark.parametrize("sent", [1, 2, 3])
+def test_what_was_sent_before_the_name_of_a_session_was_seen_is_of_it(sent):
+    """The capture begins behind session.attach; session.attached has the name."""
+    peers = Peers(1)
+    peers.ids["s", True] = 0
+    for number in range(sent):
+        peers.ids[None, True] = number
+        peers.transfer(True, session=None)
+    peers.control(False, "session.attached", name="s")
+    done = peers.completed(False, (0, sent - 1))
+    peers.ids["s", True] = sent
+    peers.transfer(True)
+    assert confirms(peers, columns="publish_seq outcome confirm_frame_no ended_by") == [
+        *((number, "ack", done, None) for number in range(sent)),
+        (sent, "none", None, "capture-end"),
+    ]
 
 
 def test_of_a_command_without_an_id_no_answer_is_known():

@@ -183,6 +183,48 @@ def recover() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def recover_behind_a_lost_ack() -> tuple[Connection, list[dict[str, Any]]]:
+    """What was delivered before the gap may have been acknowledged; nothing is between recover and its answer."""
+    c = up(Connection())
+    c.deliver(1)
+    c.deliver(2)
+    lost = c.lose(from_client=True)
+    c.ack(1, client=True)
+    c.deliver(3)
+    c.client("basic.recover", requeue=True)
+    c.lose(from_client=True)
+    c.client("basic.qos")
+    done = c.server("basic.recover-ok")
+    return c, [
+        {"outcome": "ack", "ended_by": None},
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": lost * TICK},
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": done * TICK},
+    ]
+
+
+def recover_async_behind_a_lost_nack() -> tuple[Connection, list[dict[str, Any]]]:
+    c = up(Connection())
+    c.deliver(1)
+    lost = c.lose(from_client=True)
+    recovered = c.client("basic.recover-async", requeue=True)
+    c.deliver(2)
+    c.client("basic.recover-async", requeue=True)
+    return c, [
+        {"outcome": "none", "ended_by": "gap", "end_ts_ns": lost * TICK},
+        {"outcome": "none", "ended_by": "recover", "end_ts_ns": (recovered + 4) * TICK},
+    ]
+
+
+def recover_that_was_lost() -> tuple[Connection, list[dict[str, Any]]]:
+    """Before it may have been acknowledged what it would void."""
+    c = up(Connection())
+    c.deliver(1)
+    lost = c.lose(from_client=True)
+    c.client("basic.qos")
+    c.server("basic.recover-ok")
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": lost * TICK}]
+
+
 def recover_async() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.deliver(1)
@@ -479,6 +521,9 @@ SCENARIOS = {
         gets_pipelined,
         gets_of_unknown_requests,
         recover,
+        recover_behind_a_lost_ack,
+        recover_async_behind_a_lost_nack,
+        recover_that_was_lost,
         recover_async,
         transaction,
         commit_without_an_answer,

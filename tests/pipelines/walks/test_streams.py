@@ -221,7 +221,8 @@ def test_ages_and_lags(tables, frames, name):
         seen = [r["last_offset"] for r in rows if r["stream"] == row["stream"] and r["ts_ns"] <= row["ts_ns"]]
         seen += [r["offset"] for r in stored_offsets if r["stream"] == row["stream"] and r["ts_ns"] <= row["ts_ns"]]
         assert row["stream_offset"] == max(seen)
-        assert row["lag_records"] == row["stream_offset"] - row["last_offset"]
+        lag = row["stream_offset"] - row["last_offset"]
+        assert row["lag_records"] == (lag if lag or (frame["committed_chunk_id"] or -1) >= frame["chunk_id"] else None)
 
 
 @pytest.mark.parametrize("make", WALKS)
@@ -793,14 +794,24 @@ def test_lag_against_other_connections():
     deliver(behind, 20, 3_000_000_001)
     rows = deliveries(tables_of(ahead, behind))
     assert [(row["last_offset"], row["stream_offset"], row["lag_records"], row["age_ns"]) for row in rows] == [
-        (9, 9, 0, 10_000), (109, 150, 41, 20_000), (9, 9, 0, 15_000), (19, 150, 131, 20_000),
+        (9, 9, None, 10_000), (109, 150, 41, 20_000), (9, 9, None, 15_000), (19, 150, 131, 20_000),
         (29, 700, 671, 3_000_000_001),
     ]  # fmt: skip
     same_in_every_manner(tables_of(ahead, behind), StreamDeliveries)
     elsewhere = Talk(2, server_ip="::2")
     elsewhere.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
     deliver(elsewhere, 10, 20_000)
-    assert deliveries(tables_of(ahead, elsewhere))[-1]["lag_records"] == 0
+    assert deliveries(tables_of(ahead, elsewhere))[-1]["lag_records"] is None
+
+
+@pytest.mark.parametrize(("committed", "lags"), [(None, [None] * 3), (20, [11, 1, 0]), (0, [0, None, None])])
+def test_a_consumer_alone_lags_by_what_its_deliveries_say(committed, lags):
+    """Brokers that send no committed chunk do not say how far the stream goes."""
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
+    for chunk in (0, 10, 20):
+        deliver(talk, chunk, 10_000 + chunk, committed_chunk_id=committed)
+    assert [row["lag_records"] for row in deliveries(tables_of(talk))] == lags
 
 
 @pytest.mark.parametrize("command", ["create", "delete"])
@@ -815,8 +826,8 @@ def test_a_stream_that_begins_anew(command):
     other.frame(False, command, correlation_id=2, response_code=1, is_response=True, ts_ns=20_000)
     rows = deliveries(tables_of(reader, other))
     assert [(row["last_offset"], row["stream_offset"], row["lag_records"]) for row in rows] == [
-        (509, 509, 0),
-        (9, 9, 0),
+        (509, 509, None),
+        (9, 9, None),
     ]
     other.frames[-1]["response_code"] = 5
     assert [row["stream_offset"] for row in deliveries(tables_of(reader, other))] == [509, 509]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from amqpscope.pipelines.walks import walk
 from amqpscope.pipelines.walks.transits.keys import COLUMNS, KEYED, ORDER, keyed, ordered
-from amqpscope.pipelines.walks.transits.transits import HOUR_NS, STATE, Transits, transits
+from amqpscope.pipelines.walks.transits.matching import STATE
+from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits, transits
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table
@@ -46,7 +47,11 @@ def talk(publishes: list[Row], deliveries: list[Row]) -> tuple[Connection, Conne
 SCENARIOS: dict[str, tuple[list[Row], list[Row], Expected]] = {
     "by message id": (
         [{"message_id": "m1"}, {"message_id": "m2"}],
-        [{"message_id": "m2", "exchange": "dead"}, {"message_id": "m1"}, {"message_id": "m2", "kind": "get"}],
+        [
+            {"message_id": "m2", "exchange": "dead", "headers": '{"x-death":[]}'},
+            {"message_id": "m1"},
+            {"message_id": "m2", "kind": "get"},
+        ],
         [("message-id", 1), ("message-id", 0), ("message-id", 1)],
     ),
     "a message id used again": (

@@ -1,0 +1,1 @@
+"""What all statistics share, whatever the protocol."""

@@ -1,0 +1,108 @@
+"""Why nobody answered: one rule for all that asks for an answer, whatever the protocol.
+
+What is sent behind the other side's close is discarded. All else is outstanding until its end: the first close of its
+scope (a channel epoch, a session) or of the connection, by either side; the opening of its scope anew; or the
+connection's silence. Where the answering side has a gap that begins before this end, the answer may have been in it;
+also behind the end, where that is a client's own close: clients acknowledge what came before also after that.
+"""
+
+from __future__ import annotations
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.walks.connection import (
+    CLIENT,
+    CONN,
+    GAP_FRAME,
+    GAP_SINCE,
+    GAP_TS,
+    first_gap,
+    is_late,
+    is_missing,
+    may_lack,
+)
+
+ENDED_BY = (
+    None, "capture-end", "gap", "evicted", "channel-close", "connection-close", "discarded", "recover", "rollback",
+)  # fmt: skip
+"""Names of the numbers that follow."""
+ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
+NEVER = 1 << 62
+Scope = tuple[int, int, int, int, int, int]
+"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time;
+-1: none."""
+WHOLE: Scope = (-1, -1, -1, -1, -1, -1)
+"""The scope of what only the end of the connection ends."""
+Lost = tuple[int, int, int]
+"""A gap: the frame behind it (NEVER: none), the time at which it was certain, the side's last frame before it."""
+NOTHING: Lost = (NEVER, -1, -1)
+
+
+@kernel
+def silenced_by(conn: Array) -> int:
+    """Return what ended a connection on which nobody sent a close (ENDED_BY)."""
+    if conn[CONN.CLOSED] == 1:
+        return CONNECTION_CLOSE
+    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
+
+
+@kernel
+def lost_after(conn: Array, gaps: Array, side: int, frame: int, own: Lost) -> Lost:
+    """Return the first gap of a side after a frame.
+
+    Args:
+        conn: `connection.CONN`.
+        gaps: see `connection`.
+        side: the side.
+        frame: the frame.
+        own: the first gap of the scope alone after the frame.
+    """
+    row = first_gap(conn, gaps, side, frame)
+    if row >= 0 and gaps[row, GAP_FRAME] <= own[0]:
+        return gaps[row, GAP_FRAME], gaps[row, GAP_TS], gaps[row, GAP_SINCE]
+    if own[0] == NEVER and is_missing(conn, side):
+        return conn[CONN.LAST_FRAME] + 1, conn[CONN.LAST_TS], -1
+    return own
+
+
+@kernel
+def unanswered(
+    conn: Array, gaps: Array, side: int, frame: int, scope: Scope, own: Lost, closes: int
+) -> tuple[int, int]:
+    """Return why nobody answered a frame (ENDED_BY), and when that was certain (-1: when it was sent).
+
+    Nobody opens a channel again over a side that says nothing: where the answering side is silent from the frame on,
+    and its scope is opened anew, its answers are missing.
+
+    Args:
+        conn: `connection.CONN`.
+        gaps: see `connection`.
+        side: the side that should have answered.
+        frame: the frame.
+        scope: how the scope of the frame ends.
+        own: the first gap of the scope alone after the frame: cut frames, which may have answered anything.
+        closes: 1 for a close: others that cross it do not end its wait.
+    """
+    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
+    heard, heard_ts, own_end = NEVER, -1, False
+    for each in range(4):
+        who, whole = each % 2, each // 2
+        at = conn[CONN.SERVER_CLOSE + who] if whole == 1 else scope[who]
+        ts = conn[CONN.SERVER_CLOSE_TS + who] if whole == 1 else scope[2 + who]
+        if 0 <= at < frame:
+            if whole == 0 and may_lack(conn, gaps, CLIENT, at, frame):
+                return GAP, -1  # the scope was opened again in it
+            if who == side and at < heard:
+                heard, heard_ts = at, ts
+        elif frame <= at < end and closes == 0:
+            end, end_ts, by = at, ts, CONNECTION_CLOSE if whole == 1 else CHANNEL_CLOSE
+            own_end = who == CLIENT == side
+    if heard < NEVER and not is_late(conn, gaps, side, frame):
+        return DISCARDED, heard_ts
+    reopened = scope[4]
+    if frame < reopened < end:
+        end, end_ts, by, own_end = reopened, scope[5], CHANNEL_CLOSE, False
+    lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
+    if lost == NEVER and reopened > frame and conn[CONN.LAST_SERVER + side] < frame:
+        return GAP, conn[CONN.LAST_TS]
+    return (GAP, lost_ts) if lost < NEVER and (since < end or own_end) else (by, end_ts)
