@@ -23,10 +23,16 @@ WIDTH = 80
 WIDEST = 120
 MOST_COLUMNS = 72
 """Below this width the table of queues has no columns for refusals."""
+_MADE_UP = "ctag"
+"""In tags that brokers and client libraries make up: amq.ctag-..., ctag1.9f3..."""
 MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS = 12, 8, 6
 """Lines of each list; what is left out is counted."""
 TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "confirms")
+LEAST_BUCKETS = 3
+"""Buckets below which a course over time says no more than the mean above."""
 NANO = 10**9
+_TIED = "\N{NO-BREAK SPACE}"
+"""Between a word and its number, where a line must not break."""
 
 
 def collect(folder: Place, rules: Sequence[Rule] | None = None) -> dict[str, Any]:
@@ -152,7 +158,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     for number, row in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<2}{row['party'].upper():8} "
         body = clean(row["text"]) + _packets(row)
-        lines += textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
+        wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
+        lines += [line.replace(_TIED, " ") for line in wrapped]
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
@@ -184,7 +191,7 @@ def _packets(row: Row) -> str:
     first, last = row["first_packet"], row["last_packet"]
     if first is None:
         return ""
-    return f"  packet {first}" if last in (None, first) else f"  packets {first}-{last}"
+    return f"  packet{_TIED}{first}" if last in (None, first) else f"  packets{_TIED}{first}-{last}"
 
 
 def _queues(queues: Sequence[Row], width: int) -> str:
@@ -192,7 +199,7 @@ def _queues(queues: Sequence[Row], width: int) -> str:
     rest = len(queues) - len(busy[:MOST_QUEUES])
     if not busy:
         return ""
-    rows = [["QUEUE", "IN", "OUT", "LEFT", "WAIT p50/max", "CONSUMER (prefetch)", "NACKED", "REJECTED"]]
+    rows = [["QUEUE", "IN", "OUT", "LEFT", "WAIT p50/max", "CONSUMER (limit)", "NACK", "REJ"]]
     for row in busy[:MOST_QUEUES]:
         wait = (
             f"{duration(row['wait_p50_ns'])} / {duration(row['wait_max_ns'])}"
@@ -207,14 +214,16 @@ def _queues(queues: Sequence[Row], width: int) -> str:
     shown = 8 if width >= MOST_COLUMNS else 6
     lines = _columns([row[:shown] for row in rows], "lrrrllrr"[:shown], width)
     if rest:
-        lines.append(f"and {rest:,} more queues")
+        lines.append(f"and {rest:,} more queue{'s' * (rest != 1)}")
     return "\n".join(lines)
 
 
 def _readers(row: Row) -> str:
     if row["consumers"] == 1:
-        limit = "?" if row["prefetch"] is None else "no limit" if row["prefetch"] == 0 else str(row["prefetch"])
-        return f"{clean(row['consumer_tag'])} ({limit})"
+        limit = "?" if row["prefetch"] is None else "none" if row["prefetch"] == 0 else str(row["prefetch"])
+        tag = row["consumer_tag"]
+        name = row["client"] if _MADE_UP in tag and row["client"] else tag  # a tag that a program made up says nothing
+        return f"{clean(name)} ({limit})"
     if row["consumers"]:
         return f"{row['consumers']} consumers"
     return "basic.get" if row["gets"] else "none"
@@ -240,25 +249,37 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         return ""
     lines = _columns(rows, "llr", width)
     if len(publishing) > MOST_CLIENTS:
-        lines.append(f"and {len(publishing) - MOST_CLIENTS:,} more clients that publish")
+        more = len(publishing) - MOST_CLIENTS
+        lines.append(f"and {more:,} more client{'s' * (more != 1)} that publish{'es' * (more == 1)}")
     return "\n".join(lines)
 
 
 def _rates(data: Mapping[str, Any], width: int) -> str:
-    """Return publishes and deliveries over time, in as many buckets as fit."""
+    """Return publishes and deliveries over time, in as many buckets as fit; those with a block in brackets."""
     rates = data["rates"]
     if not rates or not (data["publishes"] or data["deliveries"]):
         return ""
     first, step = rates[0]["ts_ns"], rates[0]["width_ns"]
     count = (rates[-1]["ts_ns"] - first) // step + 1
-    most = max((width - 6) // 6, 1)
-    together = -(-count // most)
-    lines = []
-    for name, column in (("pub/s", "publishes"), ("out/s", "deliveries")):
-        sums = [0] * (-(-count // together))
+    if count < LEAST_BUCKETS:
+        return ""
+    together = -(-count // max((width - 6) // 6, 1))
+    step *= together
+    blocks = [row for row in data["findings"] if row["code"] == "pub-blocked"]
+    is_blocked = [
+        any(row["first_ts_ns"] < first + (at + 1) * step and row["last_ts_ns"] > first + at * step for row in blocks)
+        for at in range(-(-count // together))
+    ]
+    legend = ", [ ] blocked" if any(is_blocked) else ""
+    lines = [f"PER SECOND, each {duration(step)} from {_clock(first)}{legend}"]
+    for name, column in (("in", "publishes"), ("out", "deliveries")):
+        sums = [0] * len(is_blocked)
         for row in rates:
-            sums[(row["ts_ns"] - first) // step // together] += row[column]
-        lines.append(f"{name} " + " ".join(f"{each * NANO / (step * together):5.0f}" for each in sums))
+            sums[(row["ts_ns"] - first) // step] += row[column]
+        shown = [f"{each * NANO / step:.0f}" for each in sums]
+        lines.append(f"{name:3}" + "".join(
+            (f"[{each}]" if blocked else f"{each} ").rjust(6) for each, blocked in zip(shown, is_blocked, strict=True)
+        ).rstrip())  # fmt: skip
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ needs), `extra` (the extra that installs them), `examples`, `add_arguments(parse
 import argparse
 import functools
 import gc
+import glob
 import io
 import os
 import sys
@@ -14,6 +15,7 @@ import textwrap
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 from amqpscope.dissector.cli import options
@@ -25,6 +27,8 @@ from amqpscope.spec import layout
 GROUP = "amqpscope.commands"
 SHELLS = ("bash", "zsh", "fish")
 """Shells that commands and options can be completed in."""
+DEFAULT = "summary"
+"""The command of captures that are given without one."""
 HELP_WIDTH = 80
 
 is_running = False
@@ -65,7 +69,12 @@ def parser(known: dict[str, Command], with_options: bool = True) -> argparse.Arg
     whole = Parser(
         prog=PROGRAM,
         description="Turn packet captures of message brokers into typed tables, statistics and a report.",
-        epilog="\n".join(["amqpscope COMMAND --help has options and examples.", *hints]),
+        epilog="\n".join(
+            [
+                "amqpscope COMMAND --help has options and examples; without a command: summary.",
+                *hints,
+            ]
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"amqpscope {version('amqpscope')}")
@@ -124,9 +133,11 @@ def _open_streams() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and not words[0].startswith("-") and words[0] not in _entries():
-        what = f"no command {words[0]!r}{near(words[0], _entries())}"
-        print(f"{PROGRAM}: {what} ({PROGRAM} --help has all commands)", file=sys.stderr)
+    if words and words[0] not in _entries() and _may_be_capture(words[0]):
+        words.insert(0, DEFAULT)
+    elif words and not words[0].startswith("-") and words[0] not in _entries():
+        what = f"no command and no file {words[0]!r}{near(words[0], _entries())}"
+        print(f"{PROGRAM}: {what} ({PROGRAM} --help has all commands; {PROGRAM} CAPTURE sums one up)", file=sys.stderr)
         return 2
     known = commands(words[0] if words and words[0] in _entries() else None)
     if words and words[0] in known and lacking(known[words[0]]):
@@ -145,6 +156,12 @@ def _run(argv: Sequence[str] | None) -> int:
         own.error(f"unrecognized arguments: {' '.join(left)}{near(unknown, names) if unknown else ''}")
     layout.set_color(arguments.color)
     return known[arguments.command].run(arguments)
+
+
+def _may_be_capture(word: str) -> bool:
+    """Return whether a first word that is no command can be read: a file, a folder, a pattern, a URL, `-`."""
+    is_there = word == "-" or "://" in word or Path(word).exists() or bool(glob.glob(word))  # noqa: PTH207 - as typed
+    return is_there and DEFAULT in _entries()
 
 
 def _epilog(command: Command) -> str:

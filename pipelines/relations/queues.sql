@@ -124,12 +124,13 @@ queues as (
 )
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
-    case when x.rows is null and coalesce(r.unsure, 0) = 0
+    -- more came out than went in: it had messages before, or others publish to it unseen
+    case when x.rows is null and coalesce(r.unsure, 0) = 0 and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
             and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0))
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
     case when x.rows is null and coalesce(r.unsure, 0) = 0 and r.ins is not null
-            and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
+            and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
         then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) else cast(null as bigint) end as left_over,
     m.wait_p50_ns, s.wait_min_ns, s.wait_max_ns, coalesce(s.waits, 0) as waits,
     coalesce(c.consumers, 0) as consumers, c.consumer_tag, c.client, c.prefetch,

@@ -1,6 +1,8 @@
 -- One row per client, exchange, routing key and queue (as far as it is known) with publishes that the broker refused.
 with marked as (
-    select c.connection_id, n.client, n.server, coalesce(n.vhost, '') as vhost, c.exchange, c.routing_key, c.outcome,
+    select c.connection_id, n.client, n.server, coalesce(n.vhost, '') as vhost, c.exchange, c.routing_key,
+        -- what ends a session of AMQP 0-10 is an error of its own
+        case when c.protocol = 'amqp-0-10' and c.reply_code is not null then 'error' else c.outcome end as outcome,
         c.ended_by, c.confirm_ts_ns, c.confirm_packet, c.confirm_capture, c.confirm_frame_no, c.publish_packet,
         c.publish_capture, c.publish_ts_ns
     from confirms c join endpoints n on c.connection_id = n.connection_id

@@ -3,14 +3,29 @@ with sent as (
     select n.client, n.server, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as publishes
     from published p join endpoints n on p.connection_id = n.connection_id
     where p.exchange is not null group by n.client, n.server, p.exchange, p.routing_key
+),
+back as (
+    select n.client, n.server, coalesce(n.vhost, '') as vhost, o.exchange, o.routing_key, count(*) as count,
+        min(o.reply_text) as reason, min(o.connection_id) as connection_id,
+        min(o.ts_ns) as first_ts_ns, max(o.ts_ns) as last_ts_ns, min(o.packet) as first_packet,
+        max(o.packet) as last_packet, min(o.capture) as first_capture, max(o.capture) as last_capture
+    from operations o join endpoints n on o.connection_id = n.connection_id
+    where o.method = 'basic.return'
+    group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
+),
+later as (
+    select b.client, b.server, b.vhost, b.exchange, b.routing_key, cast(sum(p.mandatories) as bigint) as arrived
+    from back b
+    join endpoints n on b.client = n.client and b.server = n.server
+    join published p on p.connection_id = n.connection_id and b.exchange = p.exchange and b.routing_key = p.routing_key
+    where p.first_ts_ns > b.last_ts_ns
+    group by b.client, b.server, b.vhost, b.exchange, b.routing_key
 )
-select n.client, n.server, coalesce(n.vhost, '') as vhost, o.exchange, o.routing_key, count(*) as count,
-    coalesce(max(s.publishes), 0) as publishes, min(o.reply_text) as reason, min(o.connection_id) as connection_id,
-    min(o.ts_ns) as first_ts_ns, max(o.ts_ns) as last_ts_ns, min(o.packet) as first_packet,
-    max(o.packet) as last_packet, min(o.capture) as first_capture, max(o.capture) as last_capture
-from operations o
-join endpoints n on o.connection_id = n.connection_id
-left join sent s on n.client = s.client and n.server = s.server and o.exchange = s.exchange
-    and o.routing_key = s.routing_key
-where o.method = 'basic.return'
-group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
+select b.client, b.server, b.vhost, b.exchange, b.routing_key, b.count, coalesce(s.publishes, 0) as publishes,
+    coalesce(l.arrived, 0) as arrived, b.reason, b.connection_id, b.first_ts_ns, b.last_ts_ns, b.first_packet,
+    b.last_packet, b.first_capture, b.last_capture
+from back b
+left join sent s on b.client = s.client and b.server = s.server and b.exchange = s.exchange
+    and b.routing_key = s.routing_key
+left join later l on b.client = l.client and b.server = l.server and b.vhost = l.vhost and b.exchange = l.exchange
+    and b.routing_key = l.routing_key

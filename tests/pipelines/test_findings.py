@@ -207,3 +207,32 @@ def test_fail_on(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["summary", str(CAPTURES / "blocked.pcap"), "--fail-on", "pub-bloked"])
     assert "did you mean pub-blocked" in capsys.readouterr().err
+
+
+def test_a_capture_without_a_command_is_summed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main([str(CAPTURES / "any_sll.pcap"), "--fail-on", "error"]) == 0
+    assert "rules found anything wrong" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec").write_bytes(b"not a capture")  # a command wins over a file of its name
+    assert main(["spec", "basic.publish"]) == 0
+    capsys.readouterr()
+    assert main(["sumary"]) == 2
+    said = capsys.readouterr().err
+    assert "no command and no file 'sumary'" in said and "summary" in said and len(said.splitlines()) == 1
+
+
+def test_what_is_declared_once_at_the_start_is_no_habit() -> None:
+    assert "pub-declare" not in {row["code"] for row in found("no_wait")}
+
+
+def test_one_event_is_one_finding() -> None:
+    assert not [row for row in found("handshake_timeouts") if row["code"] == "cnx-reconnect-loop"]
+    assert [row["code"] for row in found("qpid_exceptions") if row["first_packet"] == 100] == ["chn-error"]
+
+
+def test_more_out_than_in_is_not_known() -> None:
+    tickets = CAPTURES.parent / "tickets"
+    queues = amqpscope.analyze(tickets / "far_consumer.pcap")["queues"].to_pylist()
+    assert [(row["ins"], row["outs"], row["left_over"]) for row in queues] == [(None, 74, None)]

@@ -1,0 +1,20 @@
+-- One row per channel with confirms: how publishes and confirms take turns.
+with placed as (
+    select connection_id, channel, channel_epoch, publish_ts_ns, publish_frame_no, publish_packet, publish_capture,
+        confirm_ts_ns, confirm_frame_no, latency_ns,
+        lag(confirm_frame_no) over (partition by connection_id, channel, channel_epoch order by publish_frame_no nulls last)
+            as former_frame_no,
+        lag(confirm_ts_ns) over (partition by connection_id, channel, channel_epoch order by publish_frame_no nulls last)
+            as former_ts_ns
+    from confirms where channel is not null and publish_ts_ns is not null and stream is null
+)
+select n.client, n.server, p.connection_id, p.channel, p.channel_epoch, count(*) as publishes,
+    count(*) filter (where p.former_frame_no < p.publish_frame_no) as alone,
+    cast(coalesce(sum(p.latency_ns), 0) as bigint) as waited_ns,
+    cast(coalesce(sum(case when p.former_frame_no < p.publish_frame_no then p.publish_ts_ns - p.former_ts_ns end), 0)
+        as bigint) as paused_ns,
+    min(p.latency_ns) as wait_min_ns, min(p.publish_ts_ns) as first_ts_ns, max(p.publish_ts_ns) as last_ts_ns,
+    min(p.publish_packet) as first_packet, max(p.publish_packet) as last_packet,
+    min(p.publish_capture) as first_capture, max(p.publish_capture) as last_capture
+from placed p join endpoints n on p.connection_id = n.connection_id
+group by n.client, n.server, p.connection_id, p.channel, p.channel_epoch
