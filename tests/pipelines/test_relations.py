@@ -34,8 +34,8 @@ RECORDED = (
     "lossy_link",
 )
 FUNCTIONS = {
-    "count_star", "count", "lag", "sum", "min", "max", "coalesce", "nullif", "greatest", "row_number", "+", "-", "*", "/", "%", "~~",
-    "!~~",
+    "count_star", "count", "lag", "sum", "min", "max", "coalesce", "nullif", "greatest", "row_number", "+", "-", "*",
+    "/", "%", "~~", "!~~",
 }  # fmt: skip
 """What texts may call; `~~` is like."""
 TYPES = ("bigint", "int", "double", "string", "boolean")
