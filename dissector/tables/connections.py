@@ -25,8 +25,10 @@ from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.guesses import Guesses
 from amqpscope.dissector.tables.rows import kinds, record_batch
 from amqpscope.dissector.tcp.state import (
+    BOTH,
     REPEATS,
     ROLES_BY,
+    SILENCE_NS,
     Chunk,
     Conn,
     Direction,
@@ -265,6 +267,9 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "lost_bytes": array(lost),
         "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),
         "duplicated_bytes": array(half[Direction.TWICE].sum(axis=1)),
+        "capture_points": array(conn[Conn.POINTS], pa.int32(), mask=conn[Conn.POINTS] < 2),
+        "quiet_ns": _quiet(conn, half, end),
+        "outlived_ns": array(conn[Conn.OUTLIVED_NS], mask=conn[Conn.OUTLIVED_NS] == 0),
     }
     ports = np.stack((facts[Facts.A_PORT], facts[Facts.B_PORT]), axis=1)
     for name, side in (("client", client), ("server", 1 - client)):
@@ -274,6 +279,22 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
             f"{name}_full_window_ns": array(half[Direction.FULL_NS][each, side], mask=is_unscaled),
         }
     return found
+
+
+def _quiet(conn: Ints, half: Ints, end: Ints) -> pa.Array:
+    """Return the silence at the end of each connection (ns); null where none was long.
+
+    Args:
+        conn: (Conn, n).
+        half: (Direction, n, 2).
+        end: (n,): time of the first FIN or RST; the largest number where there is none.
+    """
+    sent = half[Direction.SENT_TS].max(axis=1)
+    unacknowledged = (half[Direction.UNACKED_TS] > 0) @ np.array([1, 2])
+    is_answered = (conn[Conn.HEARD] == BOTH) | (conn[Conn.HEARD] & unacknowledged == 0)
+    after = np.where((end < np.iinfo(np.int64).max) & (sent > 0), end - sent, 0)
+    quiet = np.where(is_answered, after, np.maximum(conn[Conn.QUIET_NS], after))
+    return array(quiet, mask=quiet < SILENCE_NS)
 
 
 def _side(half: list[int], repeats: list[list[int]]) -> Side:

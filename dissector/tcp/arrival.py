@@ -13,7 +13,9 @@ from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, 
 from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.settling import is_due, rebase, settle
 from amqpscope.dissector.tcp.state import (
+    BOTH,
     CLOCKS,
+    SILENCE_NS,
     STARTED_BY_OTHER,
     STARTED_ELSEWHERE,
     STARTED_HERE,
@@ -258,6 +260,8 @@ def take_bytes(
     if end_pos <= acked and end_pos > direction[row, Direction.TOP]:
         compare_clocks(batch, i, flows, out, slot, side)
     if flows.conn[slot, Conn.CLOSER] < 0:
+        if end_pos > direction[row, Direction.TOP]:
+            hear(flows, slot, side, batch.ts_ns[i])
         direction[row, Direction.SENT_TS] = batch.ts_ns[i]
         if direction[row, Direction.UNACKED_TS] == 0 and end_pos > max(acked, direction[row, Direction.TOP]):
             direction[row, Direction.UNACKED_TS] = batch.ts_ns[i]
@@ -271,6 +275,21 @@ def take_bytes(
         keep_waiting(batch, i, data, flows, out, slot, side, pos, again, needs)
     else:
         emit_whole(batch, i, flows, out, slot, side, pos)
+
+
+@kernel
+def hear(flows: Flows, slot: int, side: int, ts: int) -> None:
+    """Note new bytes of a side: how long both sides were silent before, and whether these bytes were answered since."""
+    conn, direction = flows.conn, flows.direction
+    latest = max(direction[2 * slot, Direction.SENT_TS], direction[2 * slot + 1, Direction.SENT_TS])
+    if conn[slot, Conn.HEARD] == 1 << side and direction[2 * slot + side, Direction.UNACKED_TS] == 0:
+        conn[slot, Conn.HEARD] = BOTH  # the other side acknowledged all before
+    conn[slot, Conn.HEARD] |= 1 << side
+    if conn[slot, Conn.HEARD] == BOTH:
+        conn[slot, Conn.OUTLIVED_NS] = max(conn[slot, Conn.OUTLIVED_NS], conn[slot, Conn.QUIET_NS])
+    if latest > 0 and ts - latest >= SILENCE_NS:
+        conn[slot, Conn.QUIET_NS] = ts - latest
+        conn[slot, Conn.HEARD] = 1 << side
 
 
 @kernel

@@ -31,6 +31,10 @@ FAULTS = (
     "clocks-differ",  # value: ms
 )
 MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS = range(len(FAULTS))
+SILENCE_NS = 5_000_000_000
+"""A time without new bytes that is noted."""
+BOTH = 3
+"""In Conn.HEARD: both sides."""
 READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
 needs rows for buffered segments; it needs room for identities; too much is buffered."""
@@ -100,6 +104,9 @@ class Conn(Matrix):
     POINTS = column("capture points in its file, where each packet is there once for each; 0: one, or not known yet")
     CONTRADICTED = column("1: a fault says that the clocks of its directions differ")
     ASIDE = column("1: other capture points show another connection of these endpoints")
+    QUIET_NS = column("the last time of SILENCE_NS or more without new bytes, before any FIN or RST")
+    HEARD = column("bits 0, 1: side 0, 1 sent new bytes since then; BOTH also where one did and the other acknowledged")
+    OUTLIVED_NS = column("the longest of these times after which both sides went on")
 
 
 class Direction(Matrix):

@@ -29,8 +29,8 @@ ENDED_BY = (
 ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
 NEVER = 1 << 62
 Scope = tuple[int, int, int, int, int, int, int]
-"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time, the
-server's last frame before that; -1: none."""
+"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time,
+the server's last frame before that; -1: none."""
 WHOLE: Scope = (-1, -1, -1, -1, -1, -1, -1)
 """The scope of what only the end of the connection ends."""
 Lost = tuple[int, int, int]
@@ -71,8 +71,8 @@ def unanswered(
 ) -> tuple[int, int]:
     """Return why nobody answered a frame (ENDED_BY), and when that was certain (-1: when it was sent).
 
-    Nobody opens a channel again over a server that says nothing: where it is silent from the frame on, until its scope is
-    opened anew, its answers are missing.
+    Nobody opens a channel again over a server that says nothing: where it is silent from the frame on, until its scope
+    is opened anew, its answers are missing.
 
     Args:
         conn: `connection.CONN`.

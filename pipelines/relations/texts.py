@@ -12,7 +12,7 @@ MADE = ("routes", "routed", "clock")
 """Tables that Python makes, of statistics, for the texts that read them."""
 SOURCES = (
     "endpoints", "operations", "published", "confirms", "settlements", "rpcs", "transits", "flow_control",
-    "latency_summary",
+    "latency_summary", "stream_deliveries",
     "heartbeats", "channel_errors", "failures", "captures",
 )  # fmt: skip
 """Statistics that they read."""

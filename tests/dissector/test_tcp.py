@@ -1,6 +1,7 @@
 """TCP as captures have it: connections begun and ended in all ways, gaps, copies that differ."""
 
 import sys
+from dataclasses import replace
 from itertools import permutations
 from types import FrameType
 from typing import Any
@@ -557,3 +558,52 @@ def test_one_wrong_time_ends_no_connection() -> None:
     assert sorted(row["packets"] for row in connections([*tape.packets[:13], *other.packets, tape.packets[13]])) == [
         3, 14,
     ]  # fmt: skip
+
+
+def quiet(*steps: tuple[float, int, bytes], end: tuple[float, int, int] | None = None) -> tuple[int | None, int | None]:
+    """What is known of the silences of a connection on which these bytes are sent, each after so many seconds."""
+    tape = Tape().play(BEGIN)
+    at = tape.packets[-1].ts_ns
+    for seconds, side, data in steps:
+        tape.send(side, data)
+        at += int(seconds * SECOND)
+        tape.packets[-1] = replace(tape.packets[-1], ts_ns=at)
+    if end is not None:
+        tape.segment(end[1], flags=end[2])
+        tape.packets[-1] = replace(tape.packets[-1], ts_ns=at + int(end[0] * SECOND))
+    (row,) = connections(tape.packets)
+    return tuple(each and round(each / SECOND) for each in (row["quiet_ns"], row["outlived_ns"]))
+
+
+BEAT = raw(8, 0, b"")
+
+
+def test_the_silence_at_the_end_of_a_connection_is_known() -> None:
+    assert quiet((1, CLIENT, BEAT), (1, SERVER, BEAT), end=(9, CLIENT, FIN | ACK)) == (9, None)
+    assert quiet((1, CLIENT, BEAT), end=(9, SERVER, RST | ACK)) == (9, None)
+    assert quiet((9, CLIENT, BEAT), (0.1, SERVER, BEAT), end=(0.1, CLIENT, RST)) == (None, 9)
+
+
+def test_bytes_that_the_other_side_never_follows_end_no_silence() -> None:
+    unanswered = (9, CLIENT, BEAT), (1, CLIENT, BEAT), (2, CLIENT, BEAT)
+    assert quiet(*unanswered, end=(1, CLIENT, RST)) == (9, None)
+    assert quiet((20, CLIENT, BEAT), (0.1, SERVER, BEAT), *unanswered) == (9, 20)
+    assert quiet(*unanswered, (0.1, SERVER, BEAT)) == (None, 9)
+
+
+def test_without_an_end_a_connection_is_not_known_to_be_silent() -> None:
+    assert quiet((1, CLIENT, BEAT), (1, SERVER, BEAT)) == (None, None)
+
+
+def test_acknowledged_bytes_are_an_answer() -> None:
+    tape = Tape().play(BEGIN)
+    at = tape.packets[-1].ts_ns
+    for _ in range(3):
+        tape.send(CLIENT, BEAT)
+        tape.segment(SERVER)
+        at += 9 * SECOND
+        tape.packets[-2:] = [replace(packet, ts_ns=at) for packet in tape.packets[-2:]]
+    tape.segment(CLIENT, flags=RST)
+    tape.packets[-1] = replace(tape.packets[-1], ts_ns=at + STEP)
+    (row,) = connections(tape.packets)
+    assert (row["quiet_ns"], round(row["outlived_ns"] / SECOND)) == (None, 9)

@@ -1,12 +1,16 @@
 """Findings: what the rules say of recordings, and of what they cannot judge."""
 
+import random
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pamqp import commands
 
 import amqpscope
 from amqpscope.dashboards import first_screen
@@ -15,6 +19,10 @@ from amqpscope.pipelines.findings import duration, filled
 from amqpscope.pipelines.relations import compute
 from amqpscope.spec import findings as rules
 from amqpscope.spec import tables as declared
+from tests.captures.damage.recordings import Recording
+from tests.captures.damage.ways import two_points_in_one
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, raw
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 DEMO = {
@@ -236,3 +244,114 @@ def test_more_out_than_in_is_not_known() -> None:
     tickets = CAPTURES.parent / "tickets"
     queues = amqpscope.analyze(tickets / "far_consumer.pcap")["queues"].to_pylist()
     assert [(row["ins"], row["outs"], row["left_over"]) for row in queues] == [(None, 74, None)]
+
+
+def analyzed(packets: list[Packet], folder: Path) -> list[dict[str, Any]]:
+    (folder / "made.pcap").write_bytes(pcap(sorted(packets, key=lambda each: each.ts_ns), ns=True))
+    rows: list[dict[str, Any]] = amqpscope.analyze(folder / "made.pcap")["findings"].to_pylist()
+    return rows
+
+
+def at(tape: Tape, seconds: float) -> None:
+    """Move the last packet of a tape to a time after the one before it."""
+    tape.packets[-1] = replace(tape.packets[-1], ts_ns=tape.packets[-2].ts_ns + int(seconds * 10**9))
+
+
+def cut_off(port: int, after: float, quiet: float, end: int = RST) -> list[Packet]:
+    """A connection that lives for a while, is silent, and then ends without an answer."""
+    tape = Tape(port=port).play([*handshake(), *opening(1)])
+    for side in (CLIENT, SERVER):
+        tape.send(side, raw(8, 0, b""))
+        at(tape, after)
+    tape.segment(CLIENT)
+    at(tape, 0.01)
+    tape.send(CLIENT, raw(8, 0, b""))
+    at(tape, quiet)
+    tape.segment(SERVER if end == RST else CLIENT, flags=end)
+    at(tape, 0.05)
+    return tape.packets
+
+
+def codes(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["code"] for row in rows}
+
+
+def test_ends_after_the_same_silence_are_those_of_a_device_in_between(tmp_path: Path) -> None:
+    found = analyzed([*cut_off(40001, 1, 30), *cut_off(40002, 3, 30.5)], tmp_path)
+    (row,) = [row for row in found if row["code"] == "cnx-middlebox"]
+    assert (row["count"], row["party"]) == (2, "network") and "same silence of 30" in row["text"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(lambda: cut_off(40002, 3, 60), id="another silence"),
+        pytest.param(lambda: cut_off(40002, 40, 30), id="a longer silence was outlived"),
+        pytest.param(lambda: cut_off(40002, 1, 30), id="at the same time"),
+        pytest.param(lambda: cut_off(40002, 3, 30, FIN | ACK), id="no reset"),
+        pytest.param(list, id="one connection"),
+    ],
+)
+def test_other_ends_are_not(others: Callable[[], list[Packet]], tmp_path: Path) -> None:
+    assert "cnx-middlebox" not in codes(analyzed([*cut_off(40001, 1, 30), *others()], tmp_path))
+
+
+def test_two_points_in_one_file_are_said_first(tmp_path: Path) -> None:
+    recording = Recording.of(CAPTURES / "orders_pika.pcap")
+    packets = two_points_in_one(recording.capture, random.Random(1))
+    (tmp_path / "twice.pcap").write_bytes(pcap(packets, ns=True, link=recording.link))
+    rows = amqpscope.analyze(tmp_path / "twice.pcap")["findings"].to_pylist()
+    assert rows[0]["code"] == "cap-twice" and "2 capture points" in rows[0]["text"]
+    assert "cap-twice" not in codes(found("orders_pika"))
+
+
+def waiting(path: Path, prefetch: int = 10, unacked: int = 0, alone: bool = False, delivered: bool = False) -> set[str]:
+    """What is found where a queue holds messages for 4 s, and a consumer gets none."""
+    arguments = {"x-single-active-consumer": True} if alone else {}
+    tape = Tape().play([*handshake(), *opening(1)])
+    tape.play([
+        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments))),
+        (SERVER, method(commands.Queue.DeclareOk(queue="work", message_count=0, consumer_count=0))),
+        (CLIENT, method(commands.Basic.Qos(prefetch_count=prefetch))),
+        (SERVER, method(commands.Basic.QosOk())),
+        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t"))),
+        (SERVER, method(commands.Basic.ConsumeOk(consumer_tag="t"))),
+    ])  # fmt: skip
+    tape.play([(SERVER, b"".join(deliver(tag, consumer="t"))) for tag in range(1, unacked + 1)])
+    for count in range(3):
+        tape.send(CLIENT, method(commands.Queue.Declare(queue="work", passive=True)))
+        at(tape, 2)
+        tape.send(SERVER, method(commands.Queue.DeclareOk(queue="work", message_count=40, consumer_count=1)))
+        at(tape, 0.01)
+        if delivered:
+            tape.send(SERVER, b"".join(deliver(unacked + count + 1, consumer="t")))
+            at(tape, 0.01)
+    return codes(analyzed(tape.packets, path))
+
+
+def test_a_queue_that_holds_back_what_a_consumer_could_take(tmp_path: Path) -> None:
+    assert "con-idle-backlog" in waiting(tmp_path)
+    assert "con-idle-backlog" in waiting(tmp_path, unacked=3)
+    assert "con-idle-backlog" not in waiting(tmp_path, prefetch=3, unacked=3)
+    assert "con-idle-backlog" not in waiting(tmp_path, alone=True)
+    assert "con-idle-backlog" not in waiting(tmp_path, delivered=True)
+
+
+def delivered_ages(ages_ms: list[int], lag: int | None = None) -> set[str]:
+    """What is found where chunks of a stream, one each second, are so old."""
+    given = dict(statistics("stream_rstream"))
+    one = given["stream_deliveries"].to_pylist()[0]
+    rows = [
+        one | {"frame_no": n, "ts_ns": one["ts_ns"] + n * 10**9, "age_ns": age * 10**6, "lag_records": lag}
+        for n, age in enumerate(ages_ms)
+    ]
+    given["stream_deliveries"] = pa.Table.from_pylist(rows, given["stream_deliveries"].schema)
+    (row,) = [rows for name, rows in compute.compute(given) if name == "findings"]
+    return codes(row.to_pylist())
+
+
+def test_a_consumer_that_falls_behind_in_a_stream() -> None:
+    assert "str-lag" in delivered_ages([100 + 400 * n for n in range(12)])
+    assert "str-lag" not in delivered_ages([9000 - 400 * n for n in range(12)])  # it catches up
+    assert "str-lag" not in delivered_ages([100 + 20 * n for n in range(60)])
+    assert "str-lag" not in delivered_ages([100, 9000])

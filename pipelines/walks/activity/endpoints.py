@@ -26,6 +26,7 @@ KEPT = (
     "ending_cause", "severity", "handshake_ns", "closed_by", "closed_ts_ns", "reply_code", "reply_text", "heartbeat",
     "channel_max", "frame_max", "tls_version", "tls_decrypted", "tls_certificate_ends_ns", "lost_bytes",
     "skipped_bytes", "retransmitted_bytes", "client_zero_window_ns", "server_zero_window_ns",
+    "capture_points", "quiet_ns", "outlived_ns",
 )  # fmt: skip
 """Columns as in `connections`."""
 PROPERTIES = ("client_properties", "server_properties")
