@@ -75,8 +75,8 @@ MUST_HAVE = {
     "rules": "code state reason",
     "refusals": "client exchange routing_key queue publishes refused",
     "returns": "client exchange routing_key count publishes",
-    "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "paces": "client connection_id channel channel_epoch publishes alone waited_ns paused_ns",
+    "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
