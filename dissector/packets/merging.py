@@ -1,7 +1,8 @@
 """Merge captures whose times overlap to one sequence of segments.
 
 Rotated files, each continuing where the one before ended, are one sequence. Files that overlap come from several
-capture points, or repeat each other. The sequence is that of (running maximum of time, capture), so that each file
+capture points, or repeat each other; but those of a rotation whose packets are out of order overlap by as much. The
+sequence is that of (running maximum of time, capture), so that each file
 keeps its own order; the maximum goes on from file to file of one capture point. The result does not depend on how files
 are cut into batches.
 """
@@ -21,6 +22,8 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 
 SLACK_NS = 10_000_000
 """Longest overlap of rotated files: packets are not quite in order of time."""
+DISORDER_NS = 2_000_000_000
+"""Longest overlap of rotated files whose own packets are as much out of order, as those of several cards may be."""
 
 
 class Decoded(NamedTuple):
@@ -47,13 +50,15 @@ class Capture:
 class _Lane:
     """An open capture: batches that were read and not yet taken, with their running maxima of time.
 
-    `last` is the maximum so far, of the captures before it at its capture point, too.
+    `last` is the maximum so far, of the captures before it at its capture point, too; `disorder` the longest time that
+    a segment was before it, in them as well.
     """
 
     name: str
     point: int
     source: Iterator[Decoded]
     last: int
+    disorder: int = 0
     batches: deque[tuple[Decoded, Ints]] = field(default_factory=deque)
     ended: bool = False
 
@@ -61,8 +66,9 @@ class _Lane:
         """Read another batch; return False when there is none."""
         for decoded in self.source:
             if len(decoded.segments.ts_ns):
-                keys = np.maximum.accumulate(np.maximum(decoded.segments.ts_ns, self.last))
-                self.last = int(keys[-1])
+                times = decoded.segments.ts_ns
+                keys = np.maximum.accumulate(np.maximum(times, self.last))
+                self.last, self.disorder = int(keys[-1]), max(self.disorder, int((keys - times).max()))
                 self.batches.append((decoded, keys))
                 return True
         self.ended = True
@@ -73,6 +79,16 @@ class _Lane:
         while self.last <= time and not self.ended:
             self.read()
         return self.last > time
+
+    def ends_at(self, capture: Capture) -> bool:
+        """Return whether a capture may continue this one: it overlaps it hardly, or as packets here are out of order.
+
+        That is twice their disorder at most: a short file may not show all of it.
+        """
+        slack = SLACK_NS
+        if stem(self.name) == stem(capture.name) and not self.lasts(capture.begin + DISORDER_NS):
+            slack = max(slack, min(2 * self.disorder, DISORDER_NS))
+        return not self.lasts(capture.begin + slack)
 
     def take(self, time: int) -> Iterator[tuple[Decoded, Ints]]:
         """Yield what was read up to this time."""
@@ -98,16 +114,41 @@ def merge(captures: Iterable[Capture], points: list[int]) -> Iterator[Decoded]:
         yield decoded
 
 
-class Span(NamedTuple):
-    """The times of a capture that was read before (ns): of its first packet, and the first and last in its segments.
+class Times(NamedTuple):
+    """The times of segments in their order (ns): the first one, the least, the largest, and their disorder.
 
-    `last` is the latest. Both are None where there are no segments.
+    `disorder` is the longest time that one of them is before the largest so far.
     """
+
+    first: int
+    least: int
+    last: int
+    disorder: int
+
+    @classmethod
+    def of(cls, ts_ns: Ints) -> "Times":
+        """Return those of some segments (int64, at least one)."""
+        disorder = int((np.maximum.accumulate(ts_ns) - ts_ns).max())
+        return cls(int(ts_ns[0]), int(ts_ns.min()), int(ts_ns.max()), disorder)
+
+    @classmethod
+    def joined(cls, parts: Iterable["Times | None"]) -> "Times | None":
+        """Return those of several parts, one after the other; a part without segments has none."""
+        found: Times | None = None
+        for part in parts:
+            if found and part:
+                disorder = max(found.disorder, part.disorder, found.last - part.least)
+                found = cls(found.first, min(found.least, part.least), max(found.last, part.last), disorder)
+            found = found or part
+        return found
+
+
+class Span(NamedTuple):
+    """The times of a capture that was read before: of its first packet (ns), and of its segments; None without any."""
 
     name: str
     begin: int
-    first: int | None
-    last: int | None
+    times: Times | None
 
 
 class Seat(NamedTuple):
@@ -135,10 +176,12 @@ def arrange(spans: Iterable[Span]) -> list[Seat]:
 
 
 def _outline(span: Span, index: int, count: int) -> Iterator[Decoded]:
-    """Yield the first and the last segment of a capture, as far as merging looks at them."""
-    if span.first is not None and span.last is not None:
-        segments = SegmentBatch(*np.zeros((len(SegmentBatch._fields), 2), np.int64))
-        segments.ts_ns[:] = span.first, span.last
+    """Yield as few segments as are out of order like those of a capture, as far as merging looks at them."""
+    if span.times:
+        first, least, last, disorder = span.times
+        times = first, least, last, last - disorder
+        segments = SegmentBatch(*np.zeros((len(SegmentBatch._fields), len(times)), np.int64))
+        segments.ts_ns[:] = times
         yield Decoded(segments, np.zeros(0, np.uint8), 0)
 
 
@@ -187,19 +230,18 @@ class Merger:
 
     def _begin(self, capture: Capture) -> None:
         """Open a capture: it goes on where one ended, preferably of a similar name, or is of another point."""
-        latest = capture.begin + SLACK_NS
-        others = sum(lane.lasts(latest) for lane in self.lanes)
-        before = [lane for lane in self.tails if not lane.lasts(latest)]
+        others = sum(not lane.ends_at(capture) for lane in self.lanes)
+        before = [lane for lane in self.tails if lane.ends_at(capture)]
         like = [lane for lane in before if stem(lane.name) == stem(capture.name)]
         index = point = len(self.points)
-        floor = max(capture.begin, self._reached)
+        floor, disorder = max(capture.begin, self._reached), 0
         if before:
             lane = max(like or before, key=lambda lane: lane.last)
             self.tails.remove(lane)
-            point, floor = lane.point, max(floor, lane.last)
+            point, floor, disorder = lane.point, max(floor, lane.last), lane.disorder
         self.points.append(point)
         self.floors.append(floor)
-        lane = _Lane(capture.name, point, capture.open(index, others + 1), floor)
+        lane = _Lane(capture.name, point, capture.open(index, others + 1), floor, disorder)
         self.tails.append(lane)
         self.lanes.append(lane)
 
@@ -218,15 +260,15 @@ class Merger:
             is_tail = any(lane is each for each in self.tails)
             own = [(_joined([decoded], np.arange(len(keys))), keys) for decoded, keys in lane.batches]
             rest = [[np.array(decoded.segments), decoded.data[: decoded.used], keys] for decoded, keys in own]
-            state.append([lane.name, lane.point, lane.last, is_tail, rest])
+            state.append([lane.name, lane.point, lane.last, lane.disorder, is_tail, rest])
         return [self._reached, state]
 
     def put_back(self, state: list[Any]) -> None:
         """Go on with what `take_out` returned; captures have the indexes that they had."""
         self._reached, lanes = state
-        for name, point, last, is_tail, rest in lanes:
+        for name, point, last, disorder, is_tail, rest in lanes:
             batches = [(Decoded(SegmentBatch(*rows), data, len(data)), keys) for rows, data, keys in rest]
-            lane = _Lane(name, point, iter(()), last, deque(batches), ended=True)
+            lane = _Lane(name, point, iter(()), last, disorder, deque(batches), ended=True)
             if is_tail:
                 self.tails.append(lane)
             if batches:

@@ -93,7 +93,7 @@ def archive(surveys: Sequence[Survey], read: Iterable[Sequence[Seated]], options
     return Archive(
         [each.source.name for each in places],
         [each.seat.point for each in places],
-        max((each.last for each in surveys if each.last is not None), default=0),
+        max((each.times.last for each in surveys if each.times), default=0),
         keylog,
         replace(options, keylog=None),
     )

@@ -66,15 +66,15 @@ def chains(surveys: Iterable[Survey]) -> list[list[Seated]]:
         if each.source.error and (each.source.is_named or not readable):
             raise CaptureError(f"{each.source.given}: {each.source.error}")
     readable.sort(key=lambda each: place(each.source))
-    seats = arrange(Span(each.source.name, each.source.begin, each.first, each.last) for each in readable)
+    seats = arrange(Span(each.source.name, each.source.begin, each.times) for each in readable)
     found: list[list[Seated]] = []
     fragmented: dict[int, list[Seated]] = {}
     for index, (each, seat) in enumerate(zip(readable, seats, strict=True)):
         floor = seat.floor
         for part in each.parts or (each,):
             seated = Seated(each.source, index, seat._replace(floor=floor), part.part)
-            if part.last is not None:
-                floor = max(floor, part.last)
+            if part.times:
+                floor = max(floor, part.times.last)
             chain = fragmented.setdefault(seat.point, []) if part.fragments else []
             if not chain:
                 found.append(chain)

@@ -13,6 +13,7 @@ from amqpscope.dissector.capture.file import TORN, scanner_of
 from amqpscope.dissector.capture.model import MAX_PROBLEMS, Before, CaptureInfo, Problem, Range
 from amqpscope.dissector.capture.pcapng import MAX_KEPT, in_force
 from amqpscope.dissector.capture.sources import Source
+from amqpscope.dissector.packets.merging import Times
 from amqpscope.dissector.parallel.survey import Noted, Split, Survey
 from amqpscope.dissector.reading import CaptureSummary, clock_step
 
@@ -161,14 +162,11 @@ def joined(source: Source, parts: Sequence[Survey]) -> Survey:
         scanner.finish()
     noted += ((problem, None) for problem in info.problems)
     info.secrets.clear()
-    firsts = [each.first for each in parts if each.first is not None]
-    lasts = [each.last for each in parts if each.last is not None]
     return Survey(
         replace(source, begin=info.first_ts_ns or 0),
         summary=summary,
         noted=_listed(noted),
-        first=firsts[0] if firsts else None,
-        last=max(lasts, default=None),
+        times=Times.joined(each.times for each in parts),
         incomplete=sum(each.incomplete for each in parts),
         parts=tuple(parts),
     )

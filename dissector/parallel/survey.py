@@ -10,6 +10,7 @@ from amqpscope.dissector.capture.ranges import trial
 from amqpscope.dissector.capture.scanner import After
 from amqpscope.dissector.capture.sources import Source, reason
 from amqpscope.dissector.dissector import Dissector
+from amqpscope.dissector.packets.merging import Times
 from amqpscope.dissector.parallel.blocks import BATCH
 from amqpscope.dissector.reading import CapturePass, CaptureSummary
 
@@ -33,8 +34,7 @@ class Survey:
         part: the range; None: all of the capture.
         summary: None where nothing could be read.
         noted: its problems.
-        first: time of its first segment; None without segments.
-        last: latest time of its segments.
+        times: those of its segments; None without any.
         first_packet: number of its first packet; 0 without packets.
         incomplete: number of IP packets of which fragments are missing, where this capture is the last one.
         over: number of bytes after the range that belong to its last record; None where the capture ends.
@@ -47,8 +47,7 @@ class Survey:
     part: Range | None = None
     summary: CaptureSummary | None = None
     noted: tuple[Noted, ...] = ()
-    first: int | None = None
-    last: int | None = None
+    times: Times | None = None
     first_packet: int = 0
     incomplete: int = 0
     over: int | None = None
@@ -92,17 +91,15 @@ class _Surveyor:
             if part.skip is None:
                 return Survey(source, part)
         one = CapturePass(self, source, index, BATCH, part=part)
-        first = last = None
+        times = None
         for decoded in one:
-            times = decoded.segments.ts_ns
-            if len(times):
-                first = int(times[0]) if first is None else first
-                last = max(int(times.max()), first if last is None else last)
+            if len(decoded.segments.ts_ns):
+                times = Times.joined([times, Times.of(decoded.segments.ts_ns)])
         noted, self.noted = tuple(self.noted), []
         source = replace(source, begin=one.summary.info.first_ts_ns or 0)
         after = one.file.scanner.after() if one.file.scanner else None
         ends: dict[str, Any] = {"over": one.file.over, "after": after, "secrets": one.file.waiting}
-        return Survey(source, part, one.summary, noted, first, last, one.first_packet, **ends)
+        return Survey(source, part, one.summary, noted, times, one.first_packet, **ends)
 
 
 def survey(splits: Iterable[Split], compiled: bool) -> list[Survey]:

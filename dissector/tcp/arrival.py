@@ -34,7 +34,8 @@ from amqpscope.dissector.tcp.windows import shift, stall, watch
 DISORDER_MS = 10
 """Time by which packets are out of order in usual captures."""
 RESET_REACH = 1 << 20
-"""Bytes beyond the highest seen that a reset may prove. Devices on the path forge resets, with any number."""
+"""Bytes beyond the highest seen that a reset may prove, or at which it may lie where no window is known. Devices on the
+path forge resets, with any number."""
 
 
 @kernel
@@ -68,9 +69,11 @@ def take(
     if conn[slot, Conn.CLOSER] < 0 and flags & (FIN | RST) == 0:
         direction[row, Direction.LAST_TS] = batch.ts_ns[i]
     if flags & RST:
-        if is_in_window(direction, row, other, position(direction, row, first_byte(batch, i))):
-            prove_by_reset(direction, row, position(direction, row, first_byte(batch, i)))
-            prove_by_reset(direction, other, needs)
+        sent = position(direction, row, first_byte(batch, i))
+        if not is_in_window(direction, row, other, sent):
+            return
+        prove_by_reset(direction, row, sent)
+        prove_by_reset(direction, other, needs)
         close(batch, i, flows, slot, side)
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
@@ -115,14 +118,18 @@ def prove_by_reset(direction: Array, row: int, pos: int) -> None:
 
 @kernel
 def is_in_window(direction: Array, row: int, other: int, pos: int) -> bool:
-    """Return whether a reset lies in the window of the other side, as far as that is known; else it is ignored.
+    """Return whether a reset lies in the window of the other side; else it is ignored, as that side does.
+
+    Where the window is not known, it reaches RESET_REACH beyond what was seen.
 
     Source: RFC 9293 §3.5.3 (reset processing).
     """
-    scale = shift(direction, other, row)
-    if scale < 0 or direction[other, Direction.WINDOW] < 0 or direction[row, Direction.STARTED] != STARTED_HERE:
+    if direction[row, Direction.STARTED] != STARTED_HERE:
         return True
-    reach = direction[row, Direction.ACKED] + (direction[other, Direction.WINDOW] << scale)
+    scale = shift(direction, other, row)
+    reach = direction[row, Direction.TOP] + RESET_REACH
+    if scale >= 0 and direction[other, Direction.WINDOW] >= 0:
+        reach = direction[row, Direction.ACKED] + (direction[other, Direction.WINDOW] << scale)
     is_near: bool = pos <= max(direction[row, Direction.TOP] + 1, reach)
     return is_near
 
@@ -334,8 +341,6 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     row = 2 * slot + side
     other = 2 * slot + 1 - side
     is_reset = batch.flags[i] & RST
-    if not is_reset and direction[row, Direction.END] == RST and direction[row, Direction.RESET_POS] == 0:
-        reopen(flows, slot, side)
     if not is_reset and direction[row, Direction.STARTED]:
         direction[row, Direction.FIN] = position(direction, row, first_byte(batch, i)) + batch.length[i]
     # A FIN that acknowledges the other side's came after it, whichever was captured first.
@@ -347,8 +352,7 @@ def close(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) -> No
     conn[slot, Conn.CLOSED] |= 4 if is_reset else 1 << side
     if direction[row, Direction.END] == 0:
         direction[row, Direction.END] = RST if is_reset else FIN
-        pos = position(direction, row, first_byte(batch, i))
-        direction[row, Direction.RESET_POS] = pos if is_in_window(direction, row, other, pos) else 0
+        direction[row, Direction.RESET_POS] = position(direction, row, first_byte(batch, i))
         direction[row, Direction.END_TS] = batch.ts_ns[i]
         direction[row, Direction.END_PACKET] = batch.packet[i]
         direction[row, Direction.END_CAPTURE] = batch.capture[i]

@@ -156,7 +156,7 @@ class Direction(Matrix):
     END_ACKED = column(
         "position of the other side up to which that acknowledges it, where its FIN counts; -1: none", empty=-1
     )
-    RESET_POS = column("position of it if it is a RST; 0: outside the window of the other side, which ignores it")
+    RESET_POS = column("position of it if it is a RST")
     AFTER_PACKET = column("last packet with bytes that it acknowledges, of those captured after it; 0: none")
     AFTER_CAPTURE = column("capture of that")
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pamqp import commands
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.packets.merging import SLACK_NS, Capture, Decoded, Span, arrange, merge
+from amqpscope.dissector.packets.merging import SLACK_NS, Capture, Decoded, Span, Times, arrange, merge
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.reading import Reading
 from tests.captures.damage import ways
@@ -30,9 +31,9 @@ SESSION = Tape().play(session()).end().packets
 SEEN = (*COUNTED, "first_capture", "vantage", "duplicated_bytes", "last_packet", "closed_ts_ns")
 
 
-def write(folder: Path, **files: list[Packet]) -> list[str]:
+def write(folder: Path, link: int = 1, /, **files: list[Packet]) -> list[str]:
     for name, packets in files.items():
-        (folder / f"{name}.pcap").write_bytes(pcap(packets, ns=True))
+        (folder / f"{name}.pcap").write_bytes(pcap(packets, ns=True, link=link))
     return [str(folder / f"{name}.pcap") for name in files]
 
 
@@ -342,6 +343,11 @@ def decoded_of(times: list[int], capture: int) -> Decoded:
     return Decoded(segments, np.zeros(0, np.uint8), 0)
 
 
+def parted(times: list[int], size: int) -> range:
+    """Where batches of so many segments begin."""
+    return range(0, len(times), size)
+
+
 TIMES = st.lists(st.integers(-3, 8), max_size=12).map(lambda steps: np.cumsum(steps, dtype=np.int64).tolist())
 """Times of segments in units of a third of what files of a set may overlap; clocks go back, too."""
 
@@ -360,7 +366,7 @@ def test_where_captures_stand_follows_from_their_times(most: int, files: list[tu
     names = [f"{stem}{number}" for number, (_, stem, _) in enumerate(begins)]
 
     def batches(index: int, count: int) -> Iterator[Decoded]:
-        for at in range(0, len(times[index]), size):
+        for at in parted(times[index], size):
             decoded = decoded_of(times[index][at : at + size], index)
             decoded.segments.packet[:] += at
             yield decoded
@@ -371,7 +377,9 @@ def test_where_captures_stand_follows_from_their_times(most: int, files: list[tu
         patch.setattr(limits, "CAPTURES", most)
         parts = [decoded.segments for decoded in merge(captures, points)]
         spans = [
-            Span(name, begin * unit, mine[0] if mine else None, max(mine, default=None))
+            Span(
+                name, begin * unit, Times.joined(Times.of(np.array(mine[at : at + size])) for at in parted(mine, size))
+            )
             for name, mine, (begin, *_) in zip(names, times, begins, strict=True)
         ]
         seats = arrange(spans)
@@ -391,3 +399,38 @@ def test_a_file_that_continues_another_comes_after_it() -> None:
     ]
     parts = [decoded.segments for decoded in merge(captures, [])]
     assert [t for s in parts for t in s.ts_ns.tolist()] == [0, 5, 3, 4, 9]
+
+
+def late_by(capture: ways.Capture, rnd: random.Random, longest_ns: int) -> list[Packet]:
+    """Packets as two cards write them, one for each direction, that are emptied now and then."""
+    held: dict[tuple[bool, int], int] = {}
+    places = []
+    for number, (packet, card) in enumerate(zip(capture.packets, ways.toward_server(capture), strict=True)):
+        turn = packet.ts_ns // longest_ns
+        at = held.setdefault((card, turn), (turn + 1) * longest_ns + rnd.randint(0, longest_ns // 2))
+        places.append((at, number))
+    return [capture.packets[number] for _, number in sorted(places)]
+
+
+@pytest.mark.parametrize("name", ["many_confirms", "orders_aio_pika", "pika_confirms"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rotation_whose_packets_are_seconds_out_of_order_is_one_sequence(
+    name: str, seed: int, tmp_path: Path
+) -> None:
+    """Each file goes on where the one before ended, though its first packets are older."""
+    found, link = recorded(f"{name}.pcap")
+    begin, length = found[0].ts_ns, found[-1].ts_ns - found[0].ts_ns
+    slow = [replace(p, ts_ns=begin + (p.ts_ns - begin) * 60 * SECOND // length) for p in found]
+    rnd = random.Random(f"{seed} {name}")
+    packets = late_by(ways.Capture(slow, link), rnd, rnd.choice([1, 2]) * SECOND)
+    assert Times.of(np.array([packet.ts_ns for packet in packets])).disorder > SECOND // 2
+    step = len(packets) // 5
+    cuts = [0, *(step * part + rnd.randrange(step // 4) for part in range(1, 5)), len(packets)]
+    parts = {f"part_{number}": packets[first:end] for number, (first, end) in enumerate(pairwise(cuts))}
+    whole, rotated = (dissect(*write(tmp_path, link, **files)) for files in ({"whole": packets}, parts))
+    places = {"packet", "first_packet", "last_packet", "vantage", "handshake_steps", "handshake_evidence", *WHERE}
+    for table in ("amqp091_frames", "messages", "connections"):
+        assert [{n: v for n, v in row.items() if n not in places} for row in rows(rotated[table])] == [
+            {n: v for n, v in row.items() if n not in places} for row in rows(whole[table])
+        ], table
+    assert {row["vantage"] for row in rows(rotated["connections"])} == {"part_0.pcap"}

@@ -209,7 +209,13 @@ def test_a_reset_outside_the_window_ends_nothing(place: int, side: int, ahead: i
     assert (row["lost_bytes"], row["closed_by"], row["ending"]) == (0, "client-fin", "client-gone")
 
 
-@pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "stream_js", "qpid_props"])
+FORGED = (
+    "orders_pika", "orders_amqplib", "stream_js", "qpid_props", "stream_super", "refused_tunings", "cut_handshakes",
+    "amqp10_handshakes", "qpid_framing_errors", "broken_contents", "tls_sessions_13",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
 def test_a_forged_reset_changes_no_verdict(name: str) -> None:
     recording = Recording.of(FOLDER / f"{name}.pcap")
     for seed in range(3):
