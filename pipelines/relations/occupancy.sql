@@ -36,15 +36,13 @@ heights as (
 ),
 placed as (
     select h.level, h.connection_id, h.channel, h.channel_epoch, h.consumer_tag, h.frame_no, h.height, h.step, h.waited_ns,
-        h.ts_ns - h.ts_ns % nullif(w.width_ns, 0) as ts_ns, w.width_ns,
-        row_number() over (partition by h.level, h.connection_id, h.channel, h.channel_epoch, h.consumer_tag,
-            h.ts_ns - h.ts_ns % nullif(w.width_ns, 0) order by h.frame_no desc nulls last) as latest
+        h.ts_ns - h.ts_ns % nullif(w.width_ns, 0) as ts_ns, w.width_ns
     from heights h join clock w on w.id = 1
 )
 select p.connection_id, p.channel, p.channel_epoch, p.consumer_tag, p.ts_ns, max(p.width_ns) as width_ns, p.level,
     min(case when p.height < p.height - p.step then p.height else p.height - p.step end) as low,
     max(case when p.height > p.height - p.step then p.height else p.height - p.step end) as high,
-    max(case when p.latest = 1 then p.height end) as last,
+    max_by(p.height, p.frame_no) as last,
     cast(max(case when p.level = 'unacked' and c.prefetch > 0 then c.prefetch end) as bigint) as bound,
     max(p.waited_ns) as oldest_ns
 from placed p

@@ -34,7 +34,7 @@ TRAFFICS = {"recorded": ("", None), "small messages": ("small", captures.small)}
 
 def dissect(capture: Path, output: Path) -> list[str]:
     """The command that is measured: all tables, everything as it is by default."""
-    return [*AMQPSCOPE, "dissect", str(capture), "-o", str(output)]
+    return [*AMQPSCOPE, "dissect", str(capture), "-o", str(output), "--replace"]
 
 
 def tshark(capture: Path) -> list[str]:
@@ -95,7 +95,7 @@ def profile(capture: Path, frames: int) -> dict[str, Any]:
 
 def analyze(size: int, output: Path, pairs: int) -> dict[str, Any]:
     """All statistics of the tables, in this process, against dissect of the same capture, in turns."""
-    command = [*AMQPSCOPE, "analyze", str(output), "-o", str(output.with_name("statistics"))]
+    command = [*AMQPSCOPE, "analyze", str(output), "-o", str(output.with_name("statistics")), "--replace"]
     found: dict[str, Any] = {}
     for traffic, (name, repeated) in TRAFFICS.items():
         with captures.made(size, name, repeated) as capture:

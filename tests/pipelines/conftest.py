@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     python.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", str(python))
-        started = session("local[2,2]", small=True, spark_driver_memory="1g")  # each task has two attempts
+        started = session("local[2,2]", small=True, spark_driver_memory="2g")  # each task has two attempts
     yield started
     started.stop()
 
