@@ -2,10 +2,11 @@
 
     python -m tests.digests write FILE [--quick]     run it before the change
     python -m tests.digests check FILE [--quick]     and after it
+    (--statistics instead for what is computed of its tables)
 
 Of each recording (TLS with its key log and without), and of each way to damage it: every table with its schema, rows in
 their order. Of each recording also what `amqpscope frames` and `amqpscope handshakes` print. Words that were renamed
-count as equal, see `RENAMED`.
+count as equal, see `RENAMED`. Rows of statistics have no order: their digests are of the sorted rows.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+import amqpscope
 from amqpscope.dissector.cli.program import main as program
 from amqpscope.dissector.dissector import Options
 from tests.captures.damage.recordings import recordings
 from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
+from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, SETS, dissect, dissect_packets, recorded
 
 ROOT = Path(__file__).parents[1]
@@ -113,14 +117,40 @@ def digests_of(path: Path, quick: bool) -> Digests:
     return found
 
 
-def all_digests(quick: bool, processes: int) -> Digests:
+def statistics_digests_of(path: Path, quick: bool) -> Digests:
+    """Digests of the statistics of one recording and of the ways to damage it, by what they are of."""
+    os.chdir(ROOT)
+    name, found = path.relative_to(ROOT), {}
+    keylog = path.with_suffix(".keylog")
+
+    def add(way: str, capture: Path) -> None:
+        made = amqpscope.analyze(capture, keylog=str(keylog) if keylog.exists() else None)
+        for table, rows in made.items():
+            text = worded("\n".join([str(rows.schema), *sorted(map(repr, rows.to_pylist()))]))
+            found[f"{name} {way}: {table}"] = f"{len(rows)} rows {hashlib.sha256(text.encode()).hexdigest()[:24]}"
+
+    add("as it is", path)
+    if path in recordings():
+        packets, link = recorded(path.name)
+        for way, damage in (HARMLESS | HARMFUL).items():
+            if quick and way not in QUICK_WAYS:
+                continue
+            damaged = damage(Capture(numbered(packets), link), random.Random(f"digests {path.name}"))
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / path.name
+                file.write_bytes(pcap(damaged, ns=True, link=link))
+                add(way, file)
+    return found
+
+
+def all_digests(quick: bool, processes: int, of: Callable[..., Digests] = digests_of) -> Digests:
     """Digests of all recordings."""
     paths = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
     if quick:
         paths = [path for path in paths if path.name in QUICK]
     paths.sort(key=lambda path: -path.stat().st_size)
     with ProcessPoolExecutor(processes) as pool:
-        return {k: v for found in pool.map(partial(digests_of, quick=quick), paths) for k, v in found.items()}
+        return {k: v for found in pool.map(partial(of, quick=quick), paths) for k, v in found.items()}
 
 
 def differences(before: Digests, after: Digests, quick: bool) -> Iterator[str]:
@@ -138,10 +168,12 @@ def main() -> int:
     parser.add_argument("what", choices=("write", "check"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--quick", action="store_true", help="a few recordings only")
+    parser.add_argument("--statistics", action="store_true", help="of statistics, not of the tables")
     parser.add_argument("--processes", type=int, default=2, help="side by side (default: 2)")
     arguments = parser.parse_args()
     file = arguments.file.resolve()
-    found = all_digests(arguments.quick, arguments.processes)
+    of = statistics_digests_of if arguments.statistics else digests_of
+    found = all_digests(arguments.quick, arguments.processes, of)
     if arguments.what == "write":
         file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         print(f"{len(found)} digests")
