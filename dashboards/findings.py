@@ -42,7 +42,7 @@ def calm(rules: list[Row]) -> str:
         return f"Nothing could be judged: {unknown[0]['reason']}."
     text = f"None of {judged} rules found anything wrong in what was read."
     if unknown:
-        text += f" {len(unknown)} could not be judged: {unknown[0]['reason']}."
+        text += f" {len(unknown)} could not be judged: {unknown[0]['reason']} (amqpscope summary --states)."
     return text
 
 

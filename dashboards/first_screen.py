@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.dashboards.findings import calm
 from amqpscope.dissector.formatting import clean
 from amqpscope.dissector.places import Place, readable
-from amqpscope.pipelines.findings import NOT_MEASURABLE, duration, size
+from amqpscope.pipelines.findings import duration, size
 from amqpscope.pipelines.folder import parts
 from amqpscope.pipelines.relations import compute
 from amqpscope.spec.findings import SEVERITIES, Rule, load
@@ -163,7 +164,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
-        lines.append(_calm(data))
+        said = calm(data["rules"]) if data["connections"] else "Nothing to judge: no connection was decoded."
+        lines += textwrap.wrap(said, width)
     for row in notes:
         lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")
     network = data["network"]
@@ -173,18 +175,6 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
         said = f"- network: no sign (round trips {least} to {most}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
-
-
-def _calm(data: Mapping[str, Any]) -> str:
-    """Return what to say when nothing fires: never more than what was judged."""
-    open_ones = [row for row in data["rules"] if row["state"] == NOT_MEASURABLE]
-    judged = sum(row["state"] == "clear" for row in data["rules"])
-    if not data["connections"]:
-        return "Nothing to judge: no connection was decoded."
-    said = f"None of {judged} rules found anything wrong in what was read."
-    if open_ones:
-        said += f" {len(open_ones)} could not be judged: {open_ones[0]['reason']} (--states)."
-    return said
 
 
 def _packets(row: Row) -> str:

@@ -5,19 +5,23 @@ whatever the size of the tables. A table that is missing has no rows, a column t
 and newer folders are read alike.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from amqpscope import spec
 from amqpscope.dissector.fields.columns import TYPES
 from amqpscope.dissector.places import Place, arrow, files, place
 from amqpscope.dissector.tables.output import NOTE, digest
 from amqpscope.errors import Error, MissingError, reason
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 DISSECTED = (
     "captures",
@@ -280,6 +284,8 @@ def _holds(folder: Place, names: Sequence[str]) -> bool:
 def _open(folder: Place) -> ds.Dataset | None:
     if not folder.is_dir():
         return None
+    import pyarrow.dataset as ds  # noqa: PLC0415 - with pandas it takes 0.3 s, and a summary needs none
+
     # Names that begin with a dot or underscore are parts being written, and notes.
     parts = sorted(p for p in files(folder) if p.suffix in {".parquet", ".arrow"} and p.name[0] not in "._")
     if not parts:
