@@ -28,10 +28,10 @@ ENDED_BY = (
 """Names of the numbers that follow."""
 ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
 NEVER = 1 << 62
-Scope = tuple[int, int, int, int, int, int, int]
-"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time,
-the server's last frame before that; -1: none."""
-WHOLE: Scope = (-1, -1, -1, -1, -1, -1, -1)
+Scope = tuple[int, int, int, int, int, int]
+"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time;
+-1: none."""
+WHOLE: Scope = (-1, -1, -1, -1, -1, -1)
 """The scope of what only the end of the connection ends."""
 Lost = tuple[int, int, int]
 """A gap: the frame behind it (NEVER: none), the time at which it was certain, the side's last frame before it."""
@@ -71,8 +71,8 @@ def unanswered(
 ) -> tuple[int, int]:
     """Return why nobody answered a frame (ENDED_BY), and when that was certain (-1: when it was sent).
 
-    Nobody opens a channel again over a server that says nothing: where it is silent from the frame on, until its scope
-    is opened anew, its answers are missing.
+    Nobody opens a channel again over a side that says nothing: where the answering side is silent from the frame on,
+    and its scope is opened anew, its answers are missing.
 
     Args:
         conn: `connection.CONN`.
@@ -103,6 +103,6 @@ def unanswered(
     if frame < reopened < end:
         end, end_ts, by, own_end = reopened, scope[5], CHANNEL_CLOSE, False
     lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
-    if side != CLIENT and scope[6] < frame < reopened < lost:
-        return GAP, scope[5]
+    if lost == NEVER and reopened > frame and conn[CONN.LAST_SERVER + side] < frame:
+        return GAP, conn[CONN.LAST_TS]
     return (GAP, lost_ts) if lost < NEVER and (since < end or own_end) else (by, end_ts)

@@ -44,7 +44,6 @@ class Account(NamedTuple):
     CLIENT_CLOSE_TS: int
     REOPENED: int  # number of the channel.open of the next epoch
     REOPENED_TS: int
-    HEARD: int  # the server's last frame before that
     STATE: int  # used by the walk
     EXTRA: int  # used by the walk
 
@@ -159,14 +158,13 @@ def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: in
 
 
 @kernel
-def note_close(channels: Channels, account: int, conn: Array, events: Array, i: int) -> None:
+def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
     """Note a channel.close (its answer shows one that was not seen), or the channel.open of the next epoch."""
     accounts = channels[0]
     if events[i, EV.WHAT] == OPEN:
         if accounts[account, ACC.REOPENED] < 0:
             accounts[account, ACC.REOPENED] = events[i, EV.ORDER]
             accounts[account, ACC.REOPENED_TS] = events[i, EV.TS]
-            accounts[account, ACC.HEARD] = conn[CONN.LAST_SERVER]
     else:
         side = events[i, EV.FROM_CLIENT]
         if side >= 0 and events[i, EV.WHAT] == CLOSE_OK:
@@ -205,7 +203,6 @@ def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int
         accounts[account, ACC.CLIENT_CLOSE_TS],
         accounts[account, ACC.REOPENED],
         accounts[account, ACC.REOPENED_TS],
-        accounts[account, ACC.HEARD],
     )
     return unanswered(conn, gaps, side, frame, scope, own_gap(channels, account, frame), 0)
 

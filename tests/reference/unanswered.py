@@ -43,11 +43,8 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     end, why = min(ends, default=(len(frames), silence))
     lost = [(begins, behind) for begins, behind in _gaps(frames, not by_client) if behind > asked][:1]
     speaks = [at for at, frame in enumerate(frames) if frame.from_client != by_client]
-    silent = by_client and reopened < len(frames) and not any(asked < at < reopened for at in speaks)
-    if silent and (not lost or lost[0][1] > reopened):
-        lost = [(-1, reopened)]  # nobody opens a channel again over a server that says nothing
-    elif not lost and not speaks:
-        lost = [(-1, len(frames) - 1)]
+    if not lost and (not speaks or (reopened < len(frames) and speaks[-1] < asked)):
+        lost = [(-1, len(frames) - 1)]  # nobody opens a channel again over a side that says nothing
     own = end < len(frames) and frames[end].does in (CLOSES, CLOSES_ALL) and not by_client and frames[end].from_client
     if lost and (own or lost[0][0] < end):  # clients acknowledge also after their own close
         return "gap", lost[0][1]

@@ -125,7 +125,7 @@ def walk(
                 if account < 0:
                     return SPENT_OUT
             if account >= 0:
-                ch.note_close(channels, account, conn, events, i)
+                ch.note_close(channels, account, events, i)
         if events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] == SERVER:
             account = ch.account_of(channels, channel, epoch)
             if account >= 0:

@@ -32,7 +32,6 @@ class Channel(NamedTuple):
     BORN: int  # frame that opened this epoch
     REOPENED: int  # frame that opened the next
     REOPENED_TS: int
-    HEARD: int  # the server's last frame before that
     QUEUES: int  # first of its queues
     SERVER_CLOSE: int  # frame of the first channel.close of that side
     CLIENT_CLOSE: int
@@ -256,7 +255,6 @@ def end_request(state: State, slot: int, side: int, kind: int, node: int, unknow
         channels[slot, CH.CLIENT_CLOSE_TS],
         channels[slot, CH.REOPENED],
         channels[slot, CH.REOPENED_TS],
-        channels[slot, CH.HEARD],
     )
     cut = NOTHING
     if nodes[node, NO.CUT_FRAME] >= 0:

@@ -202,7 +202,7 @@ def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, open
         ts: time of that.
         opens: 1 where that is its channel.open.
     """
-    conn, _, places, channels, _, _, heap, _ = state
+    _, _, places, channels, _, _, heap, _ = state
     number = channel & (CHANNELS // 2 - 1)
     place = 2 * number + (epoch & 1)
     slot: int = places[place]
@@ -218,7 +218,6 @@ def channel_of(state: State, channel: int, epoch: int, frame: int, ts: int, open
     if earlier >= 0 and channels[earlier, CH.EPOCH] < epoch and channels[earlier, CH.REOPENED] < 0:
         channels[earlier, CH.REOPENED] = frame
         channels[earlier, CH.REOPENED_TS] = ts
-        channels[earlier, CH.HEARD] = conn[CONN.LAST_SERVER]
     for column in range(_CHANNEL_WIDTH):
         channels[slot, column] = NONE
     channels[slot, CH.NUMBER] = number

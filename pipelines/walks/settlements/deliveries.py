@@ -167,7 +167,7 @@ def happen(events: Array, more: Array, i: int, account: int, book: Book, own: Ow
         if events[i, EV.FROM_CLIENT] == CLIENT:
             return acknowledge(events, more, i, account, book, own, result)
     elif word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK:
-        ch.note_close(book[2], account, book[0], events, i)
+        ch.note_close(book[2], account, events, i)
         if word == ON_CLOSE_OK:  # where its close was seen, they are closed
             close_windows(account, -1, events[i, EV.TS], 0, own)
         else:

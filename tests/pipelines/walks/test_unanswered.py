@@ -34,8 +34,22 @@ def frame(from_client: bool, does: int, behind_gap: bool) -> Frame:
     return Frame(from_client or does == OPENS, does, behind_gap)
 
 
+def heard(frames: list[Frame]) -> list[Frame]:
+    """Channels are opened again only over a server that was heard since.
+
+    What is outstanding is judged when the number of its channel comes a second time; whether the server says nothing
+    up to the end is not known then.
+    """
+    found, server = [], False
+    for each in frames:
+        does = each.does if each.does != OPENS or server else SAYS_NOTHING
+        server = does != OPENS and (server or not each.from_client)
+        found.append(Frame(each.from_client, does, each.behind_gap))
+    return found
+
+
 FRAMES = st.lists(st.builds(frame, st.booleans(), st.sampled_from(DOES), st.sampled_from([False, False, False, True])),
-                  min_size=1, max_size=12)  # fmt: skip
+                  min_size=1, max_size=12).map(heard)  # fmt: skip
 
 
 def expected(frames: list[Frame], silence: str, tables: dict[bool, str], scopes: bool = True) -> list[Answer]:
