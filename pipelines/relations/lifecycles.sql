@@ -4,7 +4,8 @@ with deliveries as (
         t.publish_packet, t.exchange, t.routing_key, t.matched_by, t.deliver_ts_ns, t.deliver_connection_id,
         t.deliver_capture, t.deliver_packet, s.queue, s.settle_ts_ns, s.settle_packet, s.outcome, s.redelivered,
         row_number() over (partition by t.publish_connection_id, t.publish_frame_no
-            order by t.deliver_ts_ns nulls last, t.deliver_connection_id nulls last, t.deliver_frame_no nulls last) as nth
+            order by t.deliver_ts_ns nulls last, t.deliver_connection_id nulls last, t.deliver_frame_no nulls last,
+                t.matched_by nulls last, t.exchange nulls last, t.routing_key nulls last) as nth
     from transits t
     left join settlements s on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
     where t.publish_frame_no is not null and t.latency_ns is not null
