@@ -587,8 +587,8 @@ def test_the_silence_at_the_end_of_a_connection_is_known() -> None:
 def test_bytes_that_the_other_side_never_follows_end_no_silence() -> None:
     unanswered = (9, CLIENT, BEAT), (1, CLIENT, BEAT), (2, CLIENT, BEAT)
     assert quiet(*unanswered, end=(1, CLIENT, RST)) == (9, None)
-    assert quiet((20, CLIENT, BEAT), (0.1, SERVER, BEAT), *unanswered) == (9, 20)
-    assert quiet(*unanswered, (0.1, SERVER, BEAT)) == (None, 9)
+    assert quiet((20, CLIENT, BEAT), (0.1, SERVER, BEAT), *unanswered, end=(1, CLIENT, RST)) == (9, 20)
+    assert quiet(*unanswered, (0.1, SERVER, BEAT), end=(0.1, CLIENT, RST)) == (None, 9)
 
 
 def test_without_an_end_a_connection_is_not_known_to_be_silent() -> None:
