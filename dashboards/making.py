@@ -71,7 +71,7 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
         text = why.partition(": ")[2]
         raise Error(f"{text}; run `amqpscope analyze {found.dissected} -o STATS`, then name STATS here")
     with temporary() as folder:
-        here.analyze_folder(found.dissected, folder, {})
+        here.analyze_folder(found.dissected, folder, {}, relations=())
         yield Tables(found.dissected, folder)
 
 
@@ -95,9 +95,9 @@ def of_captures(reading: Reading, folder: Path, captures: Sequence[Known] = (), 
 
     tables, statistics = folder / "tables", folder / "statistics"
     if not keeps_tables:
-        here.analyze_captures(reading, statistics, {})
+        here.analyze_captures(reading, statistics, {}, relations=())
         return Tables(None, statistics)
     note = {MADE_FROM: marks(captures)}
     with Output(str(tables), schemas(reading.options.protocol), compression=QUICK, note=note) as dissected:
-        here.analyze_captures(reading, statistics, {}, dissected=dissected)
+        here.analyze_captures(reading, statistics, {}, dissected=dissected, relations=())
     return Tables(tables, statistics)

@@ -8,7 +8,8 @@ events may lie in a gap.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +18,8 @@ from amqpscope.pipelines.walks.walk import conform, schema
 from amqpscope.spec import handshakes
 from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
 
-Select = Callable[[str], pa.Table]
-"""Runs a select over statistics and relations."""
+Select = Callable[[str], list[dict[str, Any]]]
+"""Runs a select over statistics and relations, and returns its rows."""
 
 FIRES, CLEAR, NOT_APPLICABLE, NOT_MEASURABLE = "fires", "clear", "not-applicable", "not-measurable"
 _RANK = (FIRES, NOT_MEASURABLE, CLEAR, NOT_APPLICABLE)
@@ -29,12 +30,13 @@ _LONGEST = 300
 """Characters of a value in a text: names come from the wire."""
 
 
-def evaluate(select: Select, rules: Sequence[Rule] | None = None) -> dict[str, pa.Table]:
+def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collection[str] = ()) -> dict[str, pa.Table]:
     """Return the tables `findings` and `rules`.
 
     Args:
         select: runs SQL over statistics and relations.
         rules: to evaluate; None: ours.
+        empty: names of tables that have no rows: what selects from them is not run.
 
     Raises:
         RuleError: the SQL of a rule is wrong; one line with its code and what is wrong.
@@ -44,8 +46,9 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None) -> dict[str, p
     found: list[tuple[Any, dict[str, Any]]] = []
     states: dict[str, dict[str, Any]] = {}
     reason: str | None
+    can_apply: dict[str, bool] = {"": True}
     for place, rule in enumerate(rules):
-        rows = _run(select, rule, rule.sql)
+        rows = [] if not needed_by(rule.source).isdisjoint(empty) else _run(select, rule, rule.sql)
         rows = [row for row in rows if row.get("count")]
         if rows:
             rows.sort(
@@ -54,7 +57,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None) -> dict[str, p
             found += [(_order(rule, place), _finding(rule, row)) for row in rows[:MOST_ALIKE]]
             more = len(rows) - MOST_ALIKE
             state, reason = FIRES, f"{more} more" if more > 0 else None
-        elif rule.applies and not _run(select, rule, f"{rule.applies} limit 1"):
+        elif not _applies(select, rule, empty, can_apply):
             reason = blind if rule.party != "capture" else None
             state = NOT_MEASURABLE if reason else NOT_APPLICABLE
             reason = reason or "nothing of this kind in the capture"
@@ -68,6 +71,24 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None) -> dict[str, p
     return {"findings": _table("findings", [row for _, row in found]), "rules": _table("rules", list(states.values()))}
 
 
+def needed_by(source: str) -> set[str]:
+    """Return tables without whose rows a select has none: those that it begins with, and joins before all else.
+
+    Args:
+        source: SQL that follows its `from`, or `select 1 from` and that.
+    """
+    first = re.split(r"\(|\bleft\b|\bwhere\b", source.removeprefix("select 1 from "))[0]
+    return {*re.findall(r"(?:^|\bjoin\s)\s*([a-z_0-9]+)", first)}
+
+
+def _applies(select: Select, rule: Rule, empty: Collection[str], known: dict[str, bool]) -> bool:
+    """Return whether a rule can say anything; many rules ask the same."""
+    if rule.applies not in known:
+        is_empty = not needed_by(rule.applies).isdisjoint(empty)
+        known[rule.applies] = not is_empty and bool(_run(select, rule, f"{rule.applies} limit 1"))
+    return known[rule.applies]
+
+
 def _blindness(select: Select) -> tuple[str | None, str | None]:
     """Return why nothing can be said to be fine, and why what may lie in gaps cannot; None where it can."""
     row: dict[str, Any] = select(
@@ -76,7 +97,7 @@ def _blindness(select: Select) -> tuple[str | None, str | None]:
         "as encrypted, count(*) filter (where handshake_outcome = 'one-direction') as one_way, "
         "count(*) filter (where coalesce(frames, 0) = 0) as empty, "
         "cast(coalesce(sum(lost_bytes), 0) + coalesce(sum(skipped_bytes), 0) as bigint) as lost from endpoints"
-    ).to_pylist()[0]
+    )[0]
     total, lost = int(row["connections"]), int(row["lost"])
     blind: str | None = None
     if not total:
@@ -92,11 +113,10 @@ def _blindness(select: Select) -> tuple[str | None, str | None]:
 
 def _run(select: Select, rule: Rule, text: str) -> list[dict[str, Any]]:
     try:
-        rows: list[dict[str, Any]] = select(text).to_pylist()
+        return select(text)
     except Exception as error:  # each engine has errors of its own
         reason = str(error).strip().splitlines()[0]
         raise RuleError(f"rule {rule.code}: {reason}") from error
-    return rows
 
 
 def _order(rule: Rule, place: int) -> tuple[Any, ...]:

@@ -45,7 +45,12 @@ def tables() -> list[str]:
 
 
 def analyze_folder(
-    folder: Place, output: Place, note: Mapping[str, object], window_ns: int = HOUR_NS, advance: Advance = quiet
+    folder: Place,
+    output: Place,
+    note: Mapping[str, object],
+    window_ns: int = HOUR_NS,
+    advance: Advance = quiet,
+    relations: Sequence[str] = NAMES,
 ) -> dict[str, int]:
     """Write the statistics of a folder of tables.
 
@@ -55,12 +60,13 @@ def analyze_folder(
         note: the note that is written there.
         window_ns: how far before a delivery to look for its publish (ns).
         advance: called with the step, the amount done and the total.
+        relations: names of those to write besides.
 
     Raises:
         ReadError: a table cannot be read.
         OutputError: a table cannot be written.
     """
-    with written(output, note) as made:
+    with written(output, note, relations) as made:
         walk_folder(folder, partial(emitted, made), window_ns, advance)
     return made.rows
 
@@ -126,20 +132,23 @@ def weight(folder: Place) -> int:
     return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
 
 
-def schemas() -> dict[str, pa.Schema]:
-    """Return the schemas of all tables of statistics, and of their relations."""
-    return {name: schema(name) for name in (*tables(), *NAMES)}
+def schemas(relations: Sequence[str] = NAMES) -> dict[str, pa.Schema]:
+    """Return the schemas of all tables of statistics, and of these relations."""
+    return {name: schema(name) for name in (*tables(), *relations)}
 
 
-def written(folder: Place, note: Mapping[str, object], then: Then = of_folder) -> Output:
+def written(
+    folder: Place, note: Mapping[str, object], relations: Sequence[str] = NAMES, then: Then | None = None
+) -> Output:
     """Return an output for the statistics.
 
     Args:
         folder: to be written.
         note: the note that is written there.
-        then: makes the relations, when the statistics are written.
+        relations: names of those to write besides; who reads the folder computes the others.
+        then: makes these, when the statistics are written; None: this process.
     """
-    return Output(str(folder), schemas(), note=note, then=then)
+    return Output(str(folder), schemas(relations), note=note, then=then or partial(of_folder, wanted=relations))
 
 
 def analyze_captures(
@@ -149,6 +158,7 @@ def analyze_captures(
     window_ns: int = HOUR_NS,
     advance: Advance = quiet,
     dissected: Output | None = None,
+    relations: Sequence[str] = NAMES,
 ) -> dict[str, int]:
     """Write the statistics of captures, which are dissected meanwhile.
 
@@ -159,13 +169,14 @@ def analyze_captures(
         window_ns: how far before a delivery to look for its publish (ns).
         advance: called with the step, the amount done and the total.
         dissected: output for the tables of the dissection, or None.
+        relations: names of those to write besides.
 
     Raises:
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
     engine = gather(reading, window_ns, dissected)
-    with written(output, note) as made:
+    with written(output, note, relations) as made:
         finish(engine, reading, partial(emitted, made), advance)
     return made.rows
 

@@ -114,7 +114,7 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     engine = Engine(compiled, window_ns)
     engine.captures.append(captures)
     with (
-        here.written(output, to.note, partial(relations.of_folder, spark)) as made,
+        here.written(output, to.note, then=partial(relations.of_folder, spark)) as made,
         watched(spark, to.advance) as watch,
     ):
         hidden = output / HIDDEN

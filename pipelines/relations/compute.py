@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,7 @@ from amqpscope.dissector.places import Place
 from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, read_parts
 from amqpscope.pipelines.relations import database, routes
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, read_by_rules, tables_of, texts
 from amqpscope.pipelines.walks.events import decoded
 from amqpscope.pipelines.walks.walk import conform, schema
 from amqpscope.spec.findings import Rule
@@ -40,10 +41,11 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
         given: the statistics; those that are missing count as empty.
         wanted: names of relations; None: all.
     """
+    plan = Plan.of(wanted)
     with database.connect() as connection:
-        for name in SOURCES:
+        for name in plan.sources:
             database.view(connection, name, given.get(name, schema(name).empty_table()), schema(name))
-        yield from _computed(connection, wanted)
+        yield from _computed(connection, plan)
 
 
 def of_folder(
@@ -59,8 +61,9 @@ def of_folder(
     Raises:
         ReadError: a table cannot be read.
     """
-    with opened(folder, SOURCES) as connection:
-        yield from _computed(connection, wanted, rules)
+    plan = Plan.of(wanted, rules)
+    with opened(folder, plan.sources) as connection:
+        yield from _computed(connection, plan, rules)
 
 
 @contextmanager
@@ -87,24 +90,57 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
         yield connection
 
 
+class Plan(NamedTuple):
+    """What is computed for some relations.
+
+    Attributes:
+        asked: the names of the relations.
+        run: texts to run, in order.
+        read: all tables that these, Python and rules read.
+    """
+
+    asked: set[str]
+    run: tuple[str, ...]
+    read: set[str]
+
+    @classmethod
+    def of(cls, wanted: Iterable[str] | None, rules: Sequence[Rule] | None = None) -> Self:
+        """Return the plan; the arguments are those of `of_folder`."""
+        asked = set(NAMES if wanted is None else wanted)
+        read: set[str] = set()
+        if asked & {*FINDINGS}:
+            read = {"endpoints", *read_by_rules()} if rules is None else {*SOURCES, *texts()}
+        run = needed(asked | read)
+        read = read.union(*(tables_of(texts()[name]) for name in run))
+        if (asked | read) & {*MADE}:
+            read = read.union(*(tables_of(each) for each in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES)))
+        return cls(asked, run, read)
+
+    @property
+    def sources(self) -> list[str]:
+        """The statistics among what is read."""
+        return [name for name in SOURCES if name in self.read]
+
+
 def _computed(
-    connection: duckdb.DuckDBPyConnection, wanted: Iterable[str] | None, rules: Sequence[Rule] | None = None
+    connection: duckdb.DuckDBPyConnection, plan: Plan, rules: Sequence[Rule] | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
-    asked = set(NAMES if wanted is None else wanted)
-    run = needed([*texts(), *asked] if asked & {*FINDINGS} else asked)
-    reads = {name for each in run for name in tables_of(texts()[each])}
-    if (asked | reads) & set(MADE):
+    asked, run, read = plan
+    if (asked | read) & {*MADE}:
         for name, rows in _made(connection).items():
-            connection.register(name, rows)
+            database.keep(connection, name, rows)
             if name in asked:
                 yield name, rows
     for name in run:
-        rows = declared(name, connection.sql(texts()[name]).to_arrow_table())
-        connection.register(name, rows)
+        text = texts()[name]
+        if name in read:
+            connection.execute(f"create table {name} as {text}")
+            text = f"from {name}"
         if name in asked:
-            yield name, rows
+            yield name, declared(name, connection.sql(text).to_arrow_table())
     if asked & {*FINDINGS}:
-        yield from evaluate(lambda text: connection.sql(text).to_arrow_table(), rules).items()
+        empty = () if rules else database.empty(connection)  # what users write is run, so that it is checked
+        yield from evaluate(partial(database.rows, connection), rules, empty).items()
 
 
 def declared(name: str, rows: pa.Table) -> pa.Table:

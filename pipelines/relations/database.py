@@ -28,6 +28,10 @@ SAFE = (
     "set lock_configuration = true",
 )
 """The last of them keeps the others."""
+SMALL = 1 << 25
+"""Bytes in memory below which a table is copied once, instead of being read by each text."""
+SMALL_FILES = 1 << 22
+"""The same of Parquet files."""
 LATEST = 1 << 62
 """Times and durations beyond it, or below 0, come from broken clocks: they are null, and no difference overflows."""
 _TYPES = {
@@ -64,7 +68,9 @@ def connect(folder: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
 def view(
     connection: duckdb.DuckDBPyConnection, name: str, rows: Sequence[Path] | pa.Table, declared: pa.Schema
 ) -> None:
-    """Make a view of a table, in the declared columns; those that it lacks are null, and so are times that cannot be.
+    """Let a database know a table, in the declared columns; those that it lacks are null, as are times that cannot be.
+
+    It is a view; of few bytes a table, which needs not be decoded anew by each text that reads it.
 
     Args:
         connection: one that may read the files.
@@ -72,14 +78,42 @@ def view(
         rows: the table; or Parquet files, at least one, all with the same columns.
         declared: the columns.
     """
+    given = f"{name}_as_given"
     if isinstance(rows, pa.Table):
-        there, source = set(rows.column_names), f"{name}_as_given"
+        there, source, is_small = set(rows.column_names), given, rows.nbytes < SMALL
         connection.register(source, rows)
     else:
         there = set(pq.read_schema(rows[0]).names)
         source = f"read_parquet([{', '.join(_literal(file) for file in rows)}])"
+        is_small = sum(file.stat().st_size for file in rows) < SMALL_FILES
     columns = ", ".join(_column(field) if field.name in there else _null(field) for field in declared)
-    connection.execute(f"create view {name} as select {columns} from {source}")  # noqa: S608 - quoted
+    kind = "table" if is_small else "view"
+    connection.execute(f"create {kind} {name} as select {columns} from {source}")  # noqa: S608 - quoted
+    if is_small and isinstance(rows, pa.Table):
+        connection.unregister(given)
+
+
+def keep(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    """Let a database know rows that other texts read; few bytes as a table, as `view` does."""
+    if rows.nbytes >= SMALL:
+        connection.register(name, rows)
+        return
+    connection.register(f"{name}_as_given", rows)
+    connection.execute(f"create table {name} as select * from {name}_as_given")  # noqa: S608 - ours
+    connection.unregister(f"{name}_as_given")
+
+
+def rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
+    """Return what a text selects, few rows: Arrow would take as long again."""
+    made = connection.execute(text)
+    names = [column[0] for column in made.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in made.fetchall()]
+
+
+def empty(connection: duckdb.DuckDBPyConnection) -> set[str]:
+    """Return the tables that have no rows; views are not looked into."""
+    found = connection.execute("select table_name from duckdb_tables() where estimated_size = 0").fetchall()
+    return {name for (name,) in found}
 
 
 def is_time(field: pa.Field) -> bool:

@@ -16,9 +16,9 @@ from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.reader import read_table
 from amqpscope.pipelines.relations import compute
-from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, NAMES, QUEUES, REQUESTS, SETUP, python_tables
+from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, tables_of, texts
 from amqpscope.pipelines.schemas import schema
 from amqpscope.pipelines.walks.walk import schema as of_arrow
 
@@ -42,9 +42,8 @@ def relations(
         else spark.createDataFrame([], schema(name))
         for name in SOURCES
     }
-    asked = set(NAMES if wanted is None else wanted)
-    run = needed([*texts(), *asked] if asked & {*compute.FINDINGS} else asked)
-    if (asked | {name for each in run for name in tables_of(texts()[each])}) & set(MADE):
+    asked, run, read = compute.Plan.of(wanted)
+    if (asked | read) & {*MADE}:
         found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
         for name, table in python_tables(*found).items():
             known[name] = spark.createDataFrame(table)
@@ -56,7 +55,7 @@ def relations(
         if name in asked:
             yield name, known[name]
     if asked & {*compute.FINDINGS}:
-        for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow()).items():
+        for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow().to_pylist()).items():
             yield name, spark.createDataFrame(table)
 
 

@@ -8,6 +8,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from importlib.resources import files
 
+from amqpscope.spec.findings import load
+
 MADE = ("routes", "routed", "clock")
 """Tables that Python makes, of statistics, for the texts that read them."""
 SOURCES = (
@@ -37,6 +39,12 @@ def tables_of(text: str) -> set[str]:
     """Return the tables that a text reads; common table expressions are none."""
     code = re.sub(r"--[^\n]*", "", text)
     return set(_NAMED.findall(code)) - set(_COMMON.findall(code))
+
+
+@cache
+def read_by_rules() -> set[str]:
+    """Return the tables that our rules of findings read."""
+    return set().union(*(tables_of(f"{rule.sql} {rule.applies}") for rule in load()))
 
 
 def needed(names: Iterable[str]) -> tuple[str, ...]:

@@ -66,5 +66,5 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     for table, found in parts.items():
         (folder / "tables" / table).mkdir(parents=True)
         pq.write_table(pa.concat_tables(found), folder / "tables" / table / "part-0.parquet")
-    analyze_folder(folder / "tables", folder / "statistics", {})
+    analyze_folder(folder / "tables", folder / "statistics", {}, relations=())
     return Recorded(folder / "tables", folder / "statistics", names)

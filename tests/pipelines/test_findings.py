@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pamqp import commands
 
 import amqpscope
 from amqpscope.dashboards import first_screen
 from amqpscope.dissector.cli.program import main
-from amqpscope.pipelines.findings import duration, filled
+from amqpscope.pipelines.findings import duration, filled, needed_by
 from amqpscope.pipelines.relations import compute
+from amqpscope.pipelines.relations.texts import SOURCES
 from amqpscope.spec import findings as rules
 from amqpscope.spec import tables as declared
 from tests.captures.damage.recordings import Recording
@@ -111,6 +113,24 @@ def test_a_finding_of_rows_in_another_order_is_the_same() -> None:
     }
     made = dict(compute.compute({name: tables[name] for name in compute.SOURCES}))
     assert made["findings"].to_pylist() == found("demo")
+
+
+@pytest.mark.parametrize("stem", ["demo", "any_sll", "stream_js"])
+def test_what_selects_from_tables_without_rows_finds_nothing(stem: str, tmp_path: Path) -> None:
+    """Our rules are not run then; where users give rules, all are."""
+    for name in SOURCES:
+        (tmp_path / name).mkdir()
+        pq.write_table(statistics(stem)[name], tmp_path / name / "part-0.parquet")
+    for name, rows in compute.of_folder(tmp_path, compute.FINDINGS, rules.load()):
+        assert rows.to_pylist() == statistics(stem)[name].to_pylist()
+
+
+def test_tables_that_a_select_needs_are_those_before_others() -> None:
+    assert needed_by("flow_control f join endpoints n on f.a = n.a left join (select a from rpcs) r on r.a = n.a") == {
+        "flow_control", "endpoints"
+    }  # fmt: skip
+    assert needed_by("(select a from rpcs join confirms on a = b) r join endpoints n on r.a = n.a") == set()
+    assert needed_by("select 1 from published where a in (select a from rpcs)") == {"published"}
 
 
 def test_findings_on_spark_are_the_same(spark: Any) -> None:

@@ -46,7 +46,7 @@ def rows(folder: Path) -> dict[str, Counter[str]]:
 
 def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
     """The rows of one pass."""
-    here.analyze_captures(Reading(find([str(folder)]), compiled=False), out, {})
+    here.analyze_captures(Reading(find([str(folder)]), compiled=False), out, {}, relations=())
     return rows(out)
 
 

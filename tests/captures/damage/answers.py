@@ -220,7 +220,7 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
     for name, found in parts.items():
         (folder / "tables" / name).mkdir(parents=True)
         pq.write_table(pa.concat_tables(found), folder / "tables" / name / "part-0.parquet")
-    analyze_folder(folder / "tables", folder / "statistics", {})
+    analyze_folder(folder / "tables", folder / "statistics", {}, relations=())
     result: dict[str, list[tuple[Run, Row]]] = {}
     for name in (*PAIRS, *VALUES):
         result[name] = []
