@@ -58,8 +58,8 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
         ReadError: a table cannot be read.
         Error: there is not enough memory for the statistics.
     """
-    from amqpscope.pipelines import here  # noqa: PLC0415
     from amqpscope.pipelines.command import engine  # noqa: PLC0415
+    from amqpscope.pipelines.run import local  # noqa: PLC0415
 
     found = locate(paths)
     is_usable = found.analyzed and (found.analyzed in paths or not (found.outdated() or found.unfinished()))
@@ -71,7 +71,7 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
         text = why.partition(": ")[2]
         raise Error(f"{text}; run `amqpscope analyze {found.dissected} -o STATS`, then name STATS here")
     with temporary() as folder:
-        here.analyze_folder(found.dissected, folder, {}, relations=())
+        local.analyze_folder(found.dissected, folder, {}, relations=())
         yield Tables(found.dissected, folder)
 
 
@@ -91,13 +91,13 @@ def of_captures(reading: Reading, folder: Path, captures: Sequence[Known] = (), 
     from amqpscope.dissector.tables.origin import MADE_FROM, marks  # noqa: PLC0415
     from amqpscope.dissector.tables.output import Output  # noqa: PLC0415
     from amqpscope.dissector.tables.rows import schemas  # noqa: PLC0415
-    from amqpscope.pipelines import here  # noqa: PLC0415
+    from amqpscope.pipelines.run import local  # noqa: PLC0415
 
     tables, statistics = folder / "tables", folder / "statistics"
     if not keeps_tables:
-        here.analyze_captures(reading, statistics, {}, relations=())
+        local.analyze_captures(reading, statistics, {}, relations=())
         return Tables(None, statistics)
     note = {MADE_FROM: marks(captures)}
     with Output(str(tables), schemas(reading.options.protocol), compression=QUICK, note=note) as dissected:
-        here.analyze_captures(reading, statistics, {}, dissected=dissected, relations=())
+        local.analyze_captures(reading, statistics, {}, dissected=dissected, relations=())
     return Tables(tables, statistics)

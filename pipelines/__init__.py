@@ -63,16 +63,16 @@ def read(
     """Return a table as a DataFrame with the declared columns, even when it is empty.
 
     Args:
-        spark: the session, best made by `amqpscope.pipelines.session.session`.
+        spark: the session, best made by `amqpscope.pipelines.spark.session.session`.
         paths: a folder written by `amqpscope dissect` or `amqpscope analyze`; or captures, which are then dissected
             inside Spark when the first of their tables is read.
         table: its name, such as `amqp091_frames`.
-        options: of the data source, for captures: `keylog="keys.log"` (`pipelines.source.Captures`).
+        options: of the data source, for captures: `keylog="keys.log"` (`pipelines.spark.source.Captures`).
 
     Raises:
-        amqpscope.pipelines.reader.ReadError: there is no such table, or nothing at `paths`.
+        amqpscope.pipelines.spark.reader.ReadError: there is no such table, or nothing at `paths`.
     """
-    from amqpscope.pipelines.reader import read_table  # noqa: PLC0415 - Spark is optional
+    from amqpscope.pipelines.spark.reader import read_table  # noqa: PLC0415 - Spark is optional
 
     return read_table(spark, paths, table, **options)
 

@@ -14,13 +14,13 @@ from amqpscope.dissector.places import Place, place
 from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.dissector.tables import origin
 from amqpscope.dissector.time_range import When, time_range
-from amqpscope.pipelines import here
 from amqpscope.pipelines.command import is_tables
-from amqpscope.pipelines.engine import Emit
 from amqpscope.pipelines.folder import dissected, note_of_statistics
+from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations.compute import compute
+from amqpscope.pipelines.run import local
+from amqpscope.pipelines.run.engine import Emit
 from amqpscope.pipelines.statistics import HOUR_NS
-from amqpscope.pipelines.walks.walk import schema
 from amqpscope.spec.model import Protocol
 
 
@@ -99,25 +99,25 @@ def analyze(
         made_from = origin.of_captures(reading.sources)
         origin.check(place(output), made_from, replace)
         note = origin.note(named, (options.from_ns, options.to_ns), made_from)
-        here.analyze_captures(reading, place(output), note, window_ns)
+        local.analyze_captures(reading, place(output), note, window_ns)
         return place(output)
-    engine = here.gather(reading, window_ns)
-    return _collected(lambda emit: here.finish(engine, reading, emit))
+    engine = local.gather(reading, window_ns)
+    return _collected(lambda emit: local.finish(engine, reading, emit))
 
 
 def _of_folder(
     folder: Place, output: str | os.PathLike[str] | None, window_ns: int, replace: bool
 ) -> dict[str, pa.Table] | Place:
     if output is None:
-        return _collected(lambda emit: here.walk_folder(folder, emit, window_ns))
+        return _collected(lambda emit: local.walk_folder(folder, emit, window_ns))
     origin.check(place(output), origin.of_tables(folder), replace)
-    here.analyze_folder(folder, place(output), note_of_statistics(folder), window_ns)
+    local.analyze_folder(folder, place(output), note_of_statistics(folder), window_ns)
     return place(output)
 
 
 def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:
     """Return all tables that are emitted."""
-    found = {name: [schema(name).empty_table()] for name in here.tables()}
+    found = {name: [schema(name).empty_table()] for name in local.tables()}
     make(lambda name, rows: found[name].append(rows))
     tables = {name: pa.concat_tables(parts) for name, parts in found.items()}
     return {**tables, **dict(compute(tables))}

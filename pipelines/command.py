@@ -65,7 +65,7 @@ class Analyze:
             amqpscope.pipelines.folder.ReadError: the folder has no tables.
             amqpscope.dissector.capture.input.CaptureError: a capture cannot be read.
             amqpscope.dissector.tables.output.OutputError: the output cannot be written.
-            amqpscope.pipelines.session.SessionError: Spark does not start.
+            amqpscope.pipelines.spark.session.SessionError: Spark does not start.
         """
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import following  # noqa: PLC0415
@@ -85,10 +85,10 @@ class Analyze:
         """Write the statistics of a directory that a capture rotates into."""
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import following as followed  # noqa: PLC0415
-        from amqpscope.pipelines import following  # noqa: PLC0415
+        from amqpscope.pipelines.run import following  # noqa: PLC0415
 
         if arguments.master is not None:
-            followed_on_spark: int = spark_engine("following_on_spark").analyze(arguments)
+            followed_on_spark: int = on_spark("following").analyze(arguments)
             return followed_on_spark
         options = common.options(arguments)
         make = partial(following.Analysis, options, arguments.transit_window)
@@ -99,7 +99,7 @@ class Analyze:
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.reading import Reading  # noqa: PLC0415
         from amqpscope.dissector.tables import origin  # noqa: PLC0415
-        from amqpscope.pipelines import here  # noqa: PLC0415
+        from amqpscope.pipelines.run import local  # noqa: PLC0415
 
         if arguments.master is not None:
             return self._archive(arguments)
@@ -112,7 +112,7 @@ class Analyze:
             read = progress.reading(advance, sources, lambda: (len(reading.seen), reading.rows))
             reading = Reading(sources, options, read, watch=watch)
             walking = progress.share(advance, sources)
-            made = here.analyze_captures(reading, arguments.output, note, arguments.transit_window, walking)
+            made = local.analyze_captures(reading, arguments.output, note, arguments.transit_window, walking)
         print_written(made, arguments.output)
         return common.print_warnings(reading, arguments.tz) or status
 
@@ -120,7 +120,7 @@ class Analyze:
         """Analyze captures on Spark."""
         from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
-        archive = spark_engine("archive")
+        archive = on_spark("archive")
         sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
         with progress.shown() as advance:
             made = archive.analyze_captures(*_captures(arguments, advance), arguments.transit_window)
@@ -142,13 +142,13 @@ class Analyze:
         sys.stderr.write(f"amqpscope: {why}\n")
         with progress.shown(of_bytes=False) as advance:
             if where is None:
-                from amqpscope.pipelines import here  # noqa: PLC0415
+                from amqpscope.pipelines.run import local  # noqa: PLC0415
 
-                made = here.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
+                made = local.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
-                on_spark = spark_engine()
-                to = on_spark.Submission(where, arguments.output, note, advance)
-                made = on_spark.analyze_folder(folder, to, arguments.transit_window)
+                cluster = on_spark("engine")
+                to = cluster.Submission(where, arguments.output, note, advance)
+                made = cluster.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
 
@@ -158,9 +158,9 @@ def dissect_on_spark(arguments: argparse.Namespace) -> int:
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
 
     if arguments.follow:
-        followed: int = spark_engine("following_on_spark").dissect(arguments)
+        followed: int = on_spark("following").dissect(arguments)
         return followed
-    archive = spark_engine("archive")
+    archive = on_spark("archive")
     form = archive.Form(arguments.format, arguments.compression)
     with progress.shown() as advance:
         made = archive.dissect_captures(*_captures(arguments, advance), form)
@@ -175,7 +175,7 @@ def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple
     from amqpscope.dissector.capture.sources import named  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
     from amqpscope.dissector.tables import origin  # noqa: PLC0415
-    from amqpscope.pipelines.tasks import Submission  # noqa: PLC0415
+    from amqpscope.pipelines.spark.tasks import Submission  # noqa: PLC0415
 
     sources = named(arguments.captures)
     made_from = origin.of_captures(sources)
@@ -199,7 +199,7 @@ def engine(folder: Place, master: str | None) -> tuple[str | None, str]:
     """Return Spark's master, None for this process, and why."""
     if master is not None:
         return master, f"on Spark, {master}"
-    from amqpscope.pipelines.here import weight  # noqa: PLC0415
+    from amqpscope.pipelines.run.local import weight  # noqa: PLC0415
 
     needed, room = weight(folder), memory() // SHARE
     sizes = f"the tables need {_size(needed)} of memory; {_size(room)} may be used (a quarter of this machine's)"
@@ -208,7 +208,7 @@ def engine(folder: Place, master: str | None) -> tuple[str | None, str]:
     return "local[*]", f"on Spark, local[*]: {sizes}"
 
 
-def spark_engine(name: str = "on_spark") -> ModuleType:
+def on_spark(name: str) -> ModuleType:
     """Return a module that needs Spark.
 
     Raises:
@@ -218,7 +218,7 @@ def spark_engine(name: str = "on_spark") -> ModuleType:
 
     if find_spec("pyspark") is None:
         raise Error(f"Spark is not installed: {installing('spark')}")
-    return import_module(f"amqpscope.pipelines.{name}")
+    return import_module(f"amqpscope.pipelines.spark.{name}")
 
 
 def memory() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.pipelines.walks.walk import conform, schema
+from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
 from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
 

@@ -228,6 +228,6 @@ def _metadata(path: Place) -> pq.FileMetaData:
 
 
 def _declared(table: str) -> pa.Schema:
-    from amqpscope.pipelines.walks.walk import schema  # noqa: PLC0415 - readers of notes need no walks
+    from amqpscope.pipelines.model.walk import schema  # noqa: PLC0415 - readers of notes need no walks
 
     return schema(table)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.errors import Error
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.model.walk import schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -303,7 +303,7 @@ def relation(name: str, **statistics: Table) -> Table:
     elif any(isinstance(rows, pa.Table) for rows in statistics.values()):
         raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
     else:
-        from amqpscope.pipelines.relations.on_spark import relations  # noqa: PLC0415 - Spark is optional
+        from amqpscope.pipelines.spark.relations import relations  # noqa: PLC0415 - Spark is optional
 
         given = dict(statistics)
         spark = next(iter(given.values())).sparkSession
@@ -369,7 +369,7 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
         _check(name, table, rows.column_names if isinstance(rows, pa.Table) else rows.columns)
     found: Any
     if not all(are_arrow):
-        from amqpscope.pipelines import jobs_on_spark  # noqa: PLC0415 - Spark is optional
+        from amqpscope.pipelines.spark import jobs as jobs_on_spark  # noqa: PLC0415 - Spark is optional
 
         found = jobs_on_spark.job(name, given, window_ns)
     else:
@@ -397,9 +397,9 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
         tables: rows of tables of `dissect`, by their names.
         window_ns: how far before a delivery to look for its publish (ns).
     """
-    from amqpscope.pipelines import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
-    from amqpscope.pipelines.engine import NOTHING, Engine  # noqa: PLC0415
-    from amqpscope.pipelines.preparing import snapped  # noqa: PLC0415
+    from amqpscope.pipelines.run import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
+    from amqpscope.pipelines.run.engine import NOTHING, Engine  # noqa: PLC0415
+    from amqpscope.pipelines.run.preparing import snapped  # noqa: PLC0415
 
     engine = Engine(kernels.begin(sum(rows.nbytes for rows in tables.values())), window_ns, (name,))
     cut = snapped(tables["captures"]) if "captures" in tables else NOTHING
@@ -414,8 +414,8 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
 
 def _summed(name: str, tables: Mapping[str, pa.Table]) -> pa.Table:
     """Return a table of latencies, from tables of pairs."""
+    from amqpscope.pipelines.latencies.latency import Latencies  # noqa: PLC0415
     from amqpscope.pipelines.statistics import METRICS  # noqa: PLC0415
-    from amqpscope.pipelines.walks.latencies.latency import Latencies  # noqa: PLC0415
 
     latencies = Latencies()
     for table, rows in tables.items():

@@ -15,32 +15,32 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from amqpscope.pipelines.walks.activity.endpoints import Endpoints
-from amqpscope.pipelines.walks.activity.operations import Operations
-from amqpscope.pipelines.walks.activity.published import Published
-from amqpscope.pipelines.walks.amqp010 import session_joins
-from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
-from amqpscope.pipelines.walks.amqp010.session_commands import SessionCommands
-from amqpscope.pipelines.walks.amqp010.session_errors import SessionErrors
-from amqpscope.pipelines.walks.amqp010.session_statistics import SessionStatistics
-from amqpscope.pipelines.walks.confirms.confirms import Confirms
-from amqpscope.pipelines.walks.confirms.numbers import Numbering
-from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
-from amqpscope.pipelines.walks.connections.flow_control import FlowControl
-from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
-from amqpscope.pipelines.walks.events import MESSAGES, Events
-from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
-from amqpscope.pipelines.walks.settlements.settlements import Settlements
-from amqpscope.pipelines.walks.stream import stored, stream_deliveries, stream_lag
-from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
-from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
-from amqpscope.pipelines.walks.stream.stream_deliveries import StreamDeliveries
-from amqpscope.pipelines.walks.stream.stream_lag import StreamLag
-from amqpscope.pipelines.walks.transits import keys, lost
-from amqpscope.pipelines.walks.transits.homes import Homes
-from amqpscope.pipelines.walks.transits.lost import Lost, LostPublishes
-from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits
-from amqpscope.pipelines.walks.walk import Needs, Rows, Walk
+from amqpscope.pipelines.across import keys, lost
+from amqpscope.pipelines.across.homes import Homes
+from amqpscope.pipelines.across.lost import Lost, LostPublishes
+from amqpscope.pipelines.across.transits import HOUR_NS, Transits
+from amqpscope.pipelines.activity.endpoints import Endpoints
+from amqpscope.pipelines.activity.operations import Operations
+from amqpscope.pipelines.activity.published import Published
+from amqpscope.pipelines.amqp010 import session_joins
+from amqpscope.pipelines.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.amqp010.session_commands import SessionCommands
+from amqpscope.pipelines.amqp010.session_errors import SessionErrors
+from amqpscope.pipelines.amqp010.session_statistics import SessionStatistics
+from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
+from amqpscope.pipelines.amqp091.confirms.numbers import Numbering
+from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
+from amqpscope.pipelines.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.model.events import MESSAGES, Events
+from amqpscope.pipelines.model.walk import Needs, Rows, Walk
+from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.stream import stored, stream_deliveries, stream_lag
+from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
+from amqpscope.pipelines.stream.stream_credit import StreamCredit
+from amqpscope.pipelines.stream.stream_deliveries import StreamDeliveries
+from amqpscope.pipelines.stream.stream_lag import StreamLag
 
 __all__ = ["HOUR_NS", "KEYED", "METRICS", "OVER_CONNECTIONS", "OVER_KEYS", "TABLES", "Chain", "OverKeys", "chains"]
 

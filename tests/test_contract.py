@@ -99,7 +99,7 @@ def test_words_are_documented(table: str, column: str) -> None:
 
 
 def test_latencies() -> None:
-    from amqpscope.pipelines.walks.latencies.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
+    from amqpscope.pipelines.latencies.latency import BITS, GROUPINGS, PERCENTILES  # noqa: PLC0415
 
     assert {*PERCENTILES} == {"p50_ns", "p90_ns", "p99_ns", "p999_ns", "p9999_ns"}
     assert PERCENTILES["p9999_ns"] == 9999

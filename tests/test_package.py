@@ -255,7 +255,7 @@ def test_what_is_missing_is_also_not_found(tmp_path: Path) -> None:
 def test_missing_tables_are_not_found(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from amqpscope.dashboards import tables  # noqa: PLC0415
-    from amqpscope.pipelines import reader  # noqa: PLC0415
+    from amqpscope.pipelines.spark import reader  # noqa: PLC0415
 
     for attempt in (lambda: tables.locate([tmp_path / "none"]), lambda: reader.dissected(tmp_path / "none")):
         with pytest.raises(amqpscope.Error, match="no such folder") as caught:

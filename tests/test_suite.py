@@ -60,7 +60,7 @@ def test_without_its_mark_no_test_runs_compiled_kernels() -> None:
 
 
 def test_without_its_mark_no_test_starts_spark() -> None:
-    code = "from amqpscope.pipelines.session import session; session('local[1]')"
+    code = "from amqpscope.pipelines.spark.session import session; session('local[1]')"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode and "SessionError" in done.stderr
 

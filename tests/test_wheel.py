@@ -19,7 +19,7 @@ import ctypes, functools, hashlib, json, sys, warnings
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import kernel, library
 from amqpscope.dissector.reading import Reading
-from amqpscope.pipelines import here
+from amqpscope.pipelines.run import local
 
 warnings.simplefilter("error", kernel.FallbackWarning)
 level, compiled, *captures = json.load(sys.stdin)
@@ -29,8 +29,8 @@ kernel.COMPILE_COLD_ABOVE = 1 << 60
 for capture in captures:
     found = []
     reading = Reading(find([capture]), compiled=compiled)
-    engine = here.gather(reading)
-    here.finish(engine, reading, lambda table, rows: found.extend(repr((table, row)) for row in rows.to_pylist()))
+    engine = local.gather(reading)
+    local.finish(engine, reading, lambda table, rows: found.extend(repr((table, row)) for row in rows.to_pylist()))
     print(hashlib.sha256(repr(sorted(found)).encode()).hexdigest())
 print(len(kernel._ready), [name for name in ("numba", "llvmlite") if name in sys.modules])
 """

@@ -26,7 +26,7 @@ import numpy as np
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.reading import Reading
-from amqpscope.pipelines import here
+from amqpscope.pipelines.run import local
 from tools.rare import RARE
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -47,7 +47,7 @@ def main(folder: Path | None) -> None:
     calls = wanted()
     if folder is None:
         compile_all(calls, [None])
-        for each in (None, ROOT / "pipelines" / "walks"):
+        for each in (None, ROOT / "pipelines"):
             kernel.note_complete(each)
         return
     levels = LEVELS.get(machine(), ()) if sys.platform == "linux" else ()
@@ -88,8 +88,8 @@ def record() -> None:
     """Dissect and analyze the recordings."""
     for path in sorted(CAPTURES.glob("*.pcap*")):
         reading = Reading(find([str(path)]), compiled=True)
-        engine = here.gather(reading)
-        here.finish(engine, reading, lambda *_: None)
+        engine = local.gather(reading)
+        local.finish(engine, reading, lambda *_: None)
 
 
 def like(argument: Any) -> Any:

@@ -22,10 +22,10 @@ from amqpscope.dissector.tcp.endings import evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
-from amqpscope.pipelines.walks import ledger
-from amqpscope.pipelines.walks.confirms import noting
-from amqpscope.pipelines.walks.stream import publishing_ids
-from amqpscope.pipelines.walks.transits import lost, matching
+from amqpscope.pipelines.across import lost, matching
+from amqpscope.pipelines.amqp091.confirms import numbering_rows
+from amqpscope.pipelines.model import outstanding
+from amqpscope.pipelines.stream import publishing_ids
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
 ROWS, LANES = np.empty((2, 2), np.int64), np.empty((2, 2), np.uint64)
@@ -46,8 +46,8 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (hash_begin, (LANES, 0)),
     (hash_feed, (LANES, BYTES, 0, BYTES, 0, 0)),
     (hash_end, (LANES, BYTES, 0)),
-    (ledger._rebuild, (ROWS, INTS, INTS, 0)),
-    (noting.fold, (ROWS, 0, ROWS)),
+    (outstanding._rebuild, (ROWS, INTS, INTS, 0)),
+    (numbering_rows.fold, (ROWS, 0, ROWS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),
     (matching.fill, (ROWS, ROWS)),
     (lost.find_gaps, (ROWS, ROWS, INTS, ROWS, BYTES)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.walks.connection import (
+from amqpscope.pipelines.model.connection import (
     CLIENT,
     CONN,
     GAP_FRAME,

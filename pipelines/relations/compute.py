@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from amqpscope.dissector.places import Place
 from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, read_parts
+from amqpscope.pipelines.model.events import decoded
+from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, read_by_rules, tables_of, texts
-from amqpscope.pipelines.walks.events import decoded
-from amqpscope.pipelines.walks.walk import conform, schema
 from amqpscope.spec.findings import Rule
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.walks.walk import conform, schema
+from amqpscope.pipelines.model.walk import conform, schema
 
 NEVER = 1 << 62
 """The time until which something holds that nothing ends."""

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from amqpscope.pipelines import session
+from amqpscope.pipelines.spark import session
 from tests.benchmarks import captures, running, spark
 from tests.benchmarks.running import AMQPSCOPE, Run, run
 

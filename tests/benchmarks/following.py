@@ -22,7 +22,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.following.dissection import IdleDissector
 from amqpscope.dissector.following.loop import Dissected
 from amqpscope.dissector.following.parts import Cutter
-from amqpscope.pipelines import following
+from amqpscope.pipelines.run import following
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.benchmarks import running
 from tests.dissector.builders import Packet, pcap
@@ -92,7 +92,7 @@ def measure(
     (folder / "captures").mkdir(parents=True)
     make: Any = partial(following.Analysis, Options(), HOUR_NS) if analyzing else Dissected
     if spark is not None:
-        from amqpscope.pipelines.following_on_spark import Spread, SpreadAnalysis  # noqa: PLC0415
+        from amqpscope.pipelines.spark.following import Spread, SpreadAnalysis  # noqa: PLC0415
 
         make = partial(SpreadAnalysis, HOUR_NS, spark) if analyzing else partial(Spread, spark)
     dissector = IdleDissector if spark is None else Cutter
@@ -132,7 +132,7 @@ def main() -> None:
     given = parser.parse_args()
     spark = None
     if given.spark:
-        from amqpscope.pipelines.session import session  # noqa: PLC0415
+        from amqpscope.pipelines.spark.session import session  # noqa: PLC0415
 
         spark = session("local[2]", small=True)
     measure(given.folder, given.files, Traffic(given.connections, given.minutes), given.analyze, spark)

@@ -9,9 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from amqpscope.pipelines import here, on_spark, session
-from amqpscope.pipelines.reader import read_table
-from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.run import local
+from amqpscope.pipelines.spark import engine, session
+from amqpscope.pipelines.spark.reader import read_table
 
 DOINGS = ("start", "floor", "analyze")
 
@@ -26,8 +27,8 @@ def floor(tables: Path, master: str) -> None:
     with session.running(master, spark_sql_adaptive_enabled="false") as begin:
         spark = begin()
         rows = {source: read_table(spark, tables, name) for source, name in enumerate(ev.SOURCES)}
-        partitions = on_spark.partitions(spark, here.weight(tables))
-        on_spark.ordered(rows, partitions).write.format("noop").mode("overwrite").save()
+        partitions = engine.partitions(spark, local.weight(tables))
+        engine.ordered(rows, partitions).write.format("noop").mode("overwrite").save()
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
     elif arguments.doing == "floor":
         floor(arguments.tables, arguments.master)
     else:
-        on_spark.analyze_folder(arguments.tables, on_spark.Submission(arguments.master, arguments.output))
+        engine.analyze_folder(arguments.tables, engine.Submission(arguments.master, arguments.output))
         shutil.rmtree(arguments.output)
 
 

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from amqpscope.pipelines.session import session
+from amqpscope.pipelines.spark.session import session
 from tests.benchmarks import running
 from tests.benchmarks.following import Traffic
 from tests.dissector.builders import pcap

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector.tables.output import CODEC, GROUP_ROWS
-from amqpscope.pipelines.walks.walk import conform
+from amqpscope.pipelines.model.walk import conform
 
 PART = 1 << 20
 """Publishes of a part file."""
@@ -47,7 +47,7 @@ import os, sys
 from amqpscope.dissector.parallel.process import KEEPING
 os.environ.setdefault(*KEEPING)
 from pathlib import Path
-from amqpscope.pipelines.here import analyze_folder
+from amqpscope.pipelines.run.local import analyze_folder
 analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {})
 """
 """Analyzes a folder in a process of its own, whatever its size."""

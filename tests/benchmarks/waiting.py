@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.pipelines import kernels
-from amqpscope.pipelines.gathering import completed, layouts
+from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.model.event_rows import prepared
+from amqpscope.pipelines.model.events import Events
+from amqpscope.pipelines.run import kernels
+from amqpscope.pipelines.run.event_store import completed, layouts
 from amqpscope.pipelines.statistics import chains, needs_of
-from amqpscope.pipelines.walks import events as ev
-from amqpscope.pipelines.walks.event_rows import prepared
-from amqpscope.pipelines.walks.events import Events
 
 BATCH = 1 << 16
 """Events of a batch."""

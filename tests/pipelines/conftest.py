@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope.pipelines.here import analyze_folder
+from amqpscope.pipelines.run.local import analyze_folder
 from tests.dissector.recordings import identities, ours
 from tests.dissector.runs import CAPTURES
 
@@ -28,7 +28,7 @@ PYTHONPATH=${{PYTHONPATH#*-src.zip:}} exec "{sys.executable}" "$@"
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
-    from amqpscope.pipelines.session import session  # noqa: PLC0415
+    from amqpscope.pipelines.spark.session import session  # noqa: PLC0415
 
     python = tmp_path_factory.mktemp("spark") / "python"
     python.write_text(WORKER)

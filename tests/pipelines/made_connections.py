@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from amqpscope.pipelines.walks.confirms.turns import QUIET_NS
+from amqpscope.pipelines.amqp091.confirms.numbering_rules import QUIET_NS
 from tests.pipelines.scenario import Connection
 
 MS, S = 10**6, 10**9

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector.tables.output import NOTE
-from amqpscope.pipelines.walks import walk
+from amqpscope.pipelines.model import walk
 
 TICK = 1000
 """Frame n is complete at n * TICK ns, in packet n + 1 of `a.pcap`, unless a test says otherwise."""

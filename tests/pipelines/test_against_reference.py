@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from amqpscope.pipelines.walks.latencies.latency import PERCENTILES
+from amqpscope.pipelines.latencies.latency import PERCENTILES
 from tests import reference
 from tests.dissector.recordings import WHOLE, theirs
 

@@ -28,7 +28,7 @@ from amqpscope.dissector.places import Place, place, readable, writable
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.pipelines import here
+from amqpscope.pipelines.run import local
 from tests import store
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER, recorded, tables
@@ -73,10 +73,10 @@ def in_order(folder: Path) -> list[tuple[int, int]]:
 def test_tables_are_those_of_one_process(
     parts: int, spark: SparkSession, captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amqpscope.pipelines import archive  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "parts", lambda *_: parts)
-    monkeypatch.setattr("amqpscope.pipelines.progress_on_spark.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.spark.progress.LOOK_EVERY_S", 0.01)
     if parts > 1:  # so that most captures are read in ranges
         monkeypatch.setattr(archive, "LEAST", 3000)
         monkeypatch.setattr(archive, "RANGE", 3000)
@@ -112,7 +112,7 @@ def test_statistics_are_those_of_one_process(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from amqpscope.pipelines import archive  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "parts", lambda *_: 3)
     given = ["analyze", str(captures), "-o", str(tmp_path / "one"), "--keylog", str(FOLDER / "tls_sessions_13.keylog")]
@@ -120,20 +120,20 @@ def test_statistics_are_those_of_one_process(
     given[3] = str(tmp_path / "spark")
     assert main([*given, "--master", spark.sparkContext.master]) == 2
     assert "text.pcap: not a pcap or pcapng file (looks like text); skipped" in capsys.readouterr().err
-    found, expected = rows_of(tmp_path / "spark", here.schemas()), rows_of(tmp_path / "one", here.schemas())
+    found, expected = rows_of(tmp_path / "spark", local.schemas()), rows_of(tmp_path / "one", local.schemas())
     assert all(expected[name] for name in ("confirms", "settlements", "rpcs", "failures", "heartbeats", "transits"))
     for name, rows in expected.items():
         assert found[name] == rows, name
-    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *here.schemas()}
+    assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *local.schemas()}
 
 
 def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captures, tables and statistics, in both directions."""
-    from amqpscope.pipelines import archive, on_spark  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive, engine  # noqa: PLC0415
 
     monkeypatch.setattr(archive, "LEAST", 1000)
     monkeypatch.setattr(archive, "parts", lambda *_: 1)
-    monkeypatch.setattr(on_spark, "FEW", 30)  # so that Spark reads what tasks wrote
+    monkeypatch.setattr(engine, "FEW", 30)  # so that Spark reads what tasks wrote
     master = spark.sparkContext.master
     capture = FOLDER / "orders_pika.pcap"
     assert main(["analyze", str(capture), "-o", str(tmp_path / "stats")]) == 0
@@ -146,15 +146,15 @@ def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: p
         sources = named([root / "orders_pika.pcap"])
         archive.analyze_captures(sources, lambda begin: Options(), archive.Submission(master, root / "stats"))
         archive.dissect_captures(sources, lambda begin: Options(), archive.Submission(master, root / "tables"))
-        on_spark.analyze_folder(root / "tables", on_spark.Submission(master, root / "again"))
-        expected = rows_of(tmp_path / "stats", here.schemas())
+        engine.analyze_folder(root / "tables", engine.Submission(master, root / "again"))
+        expected = rows_of(tmp_path / "stats", local.schemas())
         for folder in (root / "stats", root / "again"):
-            assert {path.name for path in folder.iterdir()} == {NOTE, *here.schemas()}
+            assert {path.name for path in folder.iterdir()} == {NOTE, *local.schemas()}
             assert {name: Counter(map(repr, rows)) for name, rows in on_store(folder)} == expected
 
 
 def on_store(folder: Place) -> Iterable[tuple[str, list[Any]]]:
-    for name in here.schemas():
+    for name in local.schemas():
         parts = [path for path in (folder / name).iterdir() if path.suffix == ".parquet"]
         yield name, [row for path in parts for row in pq.read_table(readable(path)).to_pylist()]
 
@@ -164,7 +164,7 @@ import os, signal, sys, time
 from pathlib import Path
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.dissector import Options
-from amqpscope.pipelines import archive
+from amqpscope.pipelines.spark import archive
 
 captures, output, master = sys.argv[1:]
 dissect_part = archive.dissect_part
@@ -242,7 +242,7 @@ def test_a_lost_executor_changes_nothing(spark: SparkSession, captures: Path, tm
 def test_a_lost_task_changes_nothing(
     spark: SparkSession, captures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amqpscope.pipelines import archive  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive  # noqa: PLC0415
 
     fail(monkeypatch, archive, "dissect_part", "killed", tmp_path / "flag")
     to = archive.Submission(spark.sparkContext.master, tmp_path / "out")
@@ -261,7 +261,7 @@ def are_those_of_one_process(captures: Path, folder: Path) -> None:
 def test_a_file_that_vanishes_after_the_light_pass_is_reported_as_by_one_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from amqpscope.pipelines import archive  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive  # noqa: PLC0415
 
     folder = tmp_path / "captures"
     folder.mkdir()
@@ -281,7 +281,7 @@ def test_a_file_that_vanishes_after_the_light_pass_is_reported_as_by_one_process
 
 
 def test_nothing_is_written_when_no_file_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
-    from amqpscope.pipelines import archive  # noqa: PLC0415
+    from amqpscope.pipelines.spark import archive  # noqa: PLC0415
 
     (tmp_path / "text.pcap").write_text("hello")
     with pytest.raises(CaptureError, match="looks like text"):

@@ -15,9 +15,9 @@ import pytest
 from amqpscope import dissector, pipelines
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.tables.output import NOTE, OutputError
-from amqpscope.pipelines import here
 from amqpscope.pipelines.folder import ReadError, dissected
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.run import local
 from tests.pipelines.scenario import TICK, Connection, written
 
 CAPTURE = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
@@ -45,7 +45,7 @@ def test_folder_without_tables(tmp_path):
 )
 def test_a_master_that_is_none(master: str, why: str) -> None:
     """In a process of its own: Spark runs in this one."""
-    begin = "from amqpscope.pipelines.session import SessionError, session\n"
+    begin = "from amqpscope.pipelines.spark.session import SessionError, session\n"
     code = f"{begin}try: session({master!r})\nexcept SessionError as error: print(error)"
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert printed.stdout.startswith(f"Spark cannot be started: {why}")
@@ -57,12 +57,12 @@ def test_output_refuses_what_is_not_ours(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(OutputError, match="thesis"):
-        here.analyze_folder(tables, tmp_path / "mine", {})
+        local.analyze_folder(tables, tmp_path / "mine", {})
     assert (tmp_path / "mine" / "thesis.tex").exists()
 
 
 def rows_of(folder: Path, tmp_path: Path, table: str) -> list[dict[str, Any]]:
-    here.analyze_folder(folder, tmp_path / "statistics", {})
+    local.analyze_folder(folder, tmp_path / "statistics", {})
     return pq.read_table(tmp_path / "statistics" / table).to_pylist()
 
 
@@ -107,7 +107,7 @@ def test_a_column_of_another_type_is_named(tmp_path):
     folder = written(tmp_path / "tables", [Connection()])
     pq.write_table(pa.table({"connection_id": ["x"]}), folder / "anomalies" / "part-0.parquet")
     with pytest.raises(ReadError, match="column connection_id has type string, not int64"):
-        here.analyze_folder(folder, tmp_path / "statistics", {})
+        local.analyze_folder(folder, tmp_path / "statistics", {})
 
 
 def test_captures_give_the_rows_of_their_tables(tmp_path):
@@ -115,7 +115,7 @@ def test_captures_give_the_rows_of_their_tables(tmp_path):
     assert main(["dissect", str(CAPTURE), "-o", str(tables)]) == 0
     assert main(["analyze", str(tables), "-o", str(once)]) == 0
     assert main(["analyze", str(CAPTURE), "-o", str(again)]) == 0
-    for table in here.schemas():
+    for table in local.schemas():
         first, second = (pq.read_table(folder / table) for folder in (once, again))
         assert first.schema.equals(schema(table))
         assert first.equals(second), table

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from amqpscope.pipelines import confirms
-from amqpscope.pipelines.preparing import timed
+from amqpscope.pipelines.run.preparing import timed
 from tests.captures.damage.answers import analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.dissector.recordings import COVERED

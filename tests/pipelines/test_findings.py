@@ -134,10 +134,10 @@ def test_tables_that_a_select_needs_are_those_before_others() -> None:
 
 
 def test_findings_on_spark_are_the_same(spark: Any) -> None:
-    from amqpscope.pipelines.relations import on_spark  # noqa: PLC0415
+    from amqpscope.pipelines.spark import relations  # noqa: PLC0415
 
     tables = {name: spark.createDataFrame(statistics("demo")[name]) for name in compute.SOURCES}
-    made = dict(on_spark.relations(spark, tables, ["findings", "rules"]))
+    made = dict(relations.relations(spark, tables, ["findings", "rules"]))
     for name in ("findings", "rules"):
         assert made[name].toArrow().to_pylist() == statistics("demo")[name].to_pylist()
 

@@ -13,7 +13,7 @@ import pytest
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.tables.output import NULLS
 from amqpscope.pipelines.folder import least, read_parts
-from amqpscope.pipelines.here import walk_folder
+from amqpscope.pipelines.run.local import walk_folder
 from tests.dissector.runs import FOLDER
 
 

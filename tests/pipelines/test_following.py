@@ -20,8 +20,8 @@ from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.following.parts import Cutter
 from amqpscope.dissector.reading import Reading
-from amqpscope.pipelines import continuing, here
-from amqpscope.pipelines.following import Analysis, schemas
+from amqpscope.pipelines.run import incremental, local
+from amqpscope.pipelines.run.following import Analysis, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
@@ -46,7 +46,7 @@ def rows(folder: Path) -> dict[str, Counter[str]]:
 
 def expected(folder: Path, out: Path) -> dict[str, Counter[str]]:
     """The rows of one pass."""
-    here.analyze_captures(Reading(find([str(folder)]), compiled=False), out, {}, relations=())
+    local.analyze_captures(Reading(find([str(folder)]), compiled=False), out, {}, relations=())
     return rows(out)
 
 
@@ -86,12 +86,12 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
     assert rows(out / "followed") == expected(folder, out / "at once")
 
 
-@pytest.mark.parametrize(("window_ns", "most"), [(90 * 10**9, continuing.MOST_WAITING), (HOUR_NS, 1)])
+@pytest.mark.parametrize(("window_ns", "most"), [(90 * 10**9, incremental.MOST_WAITING), (HOUR_NS, 1)])
 def test_deliveries_wait_for_bytes_that_are_held_back_within_bounds(
     window_ns: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No longer than the window, nor where too many rows wait."""
-    monkeypatch.setattr(continuing, "MOST_WAITING", most)
+    monkeypatch.setattr(incremental, "MOST_WAITING", most)
     (tmp_path / "captures").mkdir()
     make = partial(Analysis, Options(), window_ns)
     for _, file, content in rotated("begun_before.pcap", [65536], 1000):
@@ -132,7 +132,7 @@ def test_on_spark_rows_are_those_of_one_pass(
     name: str, border: int, kills: list[int], of_statistics: bool, spark: SparkSession,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
-    from amqpscope.pipelines.following_on_spark import Spread, SpreadAnalysis  # noqa: PLC0415
+    from amqpscope.pipelines.spark.following import Spread, SpreadAnalysis  # noqa: PLC0415
 
     folder, out = tmp_path_factory.mktemp("captures"), tmp_path_factory.mktemp("followed")
     make = partial(SpreadAnalysis, HOUR_NS, spark, most=0) if of_statistics else partial(Spread, spark)
@@ -154,7 +154,7 @@ def test_on_spark_rows_are_those_of_one_pass(
 
 def test_on_spark_idle_connections_are_evicted(spark: SparkSession, tmp_path: Path) -> None:
     """Their state is that of the batch before."""
-    from amqpscope.pipelines.following_on_spark import Spread  # noqa: PLC0415
+    from amqpscope.pipelines.spark.following import Spread  # noqa: PLC0415
 
     (tmp_path / "captures").mkdir()
     for number, (file, content) in enumerate(paused()):

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.errors import Error
-from amqpscope.pipelines import engine, waves
-from amqpscope.pipelines.buckets import Buckets, Pile
-from amqpscope.pipelines.gathering import SPAN, Gathered
-from amqpscope.pipelines.here import FIRST, THEN, walk_folder
+from amqpscope.pipelines.run import complete_connections, engine
+from amqpscope.pipelines.run.buckets import Buckets, Pile
+from amqpscope.pipelines.run.event_store import SPAN, Gathered
+from amqpscope.pipelines.run.local import FIRST, THEN, walk_folder
 from amqpscope.pipelines.statistics import needs_of
 from tests.dissector.recordings import ours
 from tests.dissector.runs import FOLDER
@@ -103,10 +103,10 @@ def test_connections_that_are_complete_are_walked_over_before_the_others(name, r
         (tmp_path / table).mkdir()
         with pa.ipc.new_file(tmp_path / table / "part-0.arrow", rows.schema) as file:
             file.write_table(rows, max_chunksize=200)
-    monkeypatch.setattr(waves, "LEAST", 0)
+    monkeypatch.setattr(complete_connections, "LEAST", 0)
     monkeypatch.setattr(engine, "Gathered", partial(Gathered, room=room))
     left: list[int] = []
-    monkeypatch.setattr(waves.Waves, "over", lambda _, held: left.append(held))
+    monkeypatch.setattr(complete_connections.Waves, "over", lambda _, held: left.append(held))
     found: dict[str, Counter[str]] = {}
     walk_folder(tmp_path, lambda table, rows: found.setdefault(table, Counter()).update(map(repr, rows.to_pylist())))
     assert found.pop("captures") == Counter(map(repr, dissected(name)["captures"].to_pylist()))

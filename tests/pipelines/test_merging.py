@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.engine import Engine
-from amqpscope.pipelines.gathering import Gathered
-from amqpscope.pipelines.here import FIRST, THEN
-from amqpscope.pipelines.merging import merged, wanted
+from amqpscope.pipelines.model.event_rows import prepared
+from amqpscope.pipelines.model.events import FRAMES, FRAMES_010
+from amqpscope.pipelines.model.walk import Needs
+from amqpscope.pipelines.run.engine import Engine
+from amqpscope.pipelines.run.event_store import Gathered
+from amqpscope.pipelines.run.local import FIRST, THEN
+from amqpscope.pipelines.run.merging import merged, wanted
 from amqpscope.pipelines.statistics import needs_of
-from amqpscope.pipelines.walks.event_rows import prepared
-from amqpscope.pipelines.walks.events import FRAMES, FRAMES_010
-from amqpscope.pipelines.walks.walk import Needs
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.pipelines.scenario import Connection, arrow
 from tests.pipelines.walks.sessions010 import Peers, tables_of

@@ -22,8 +22,8 @@ from amqpscope import errors
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.tables.output import HIDDEN, NOTE
-from amqpscope.pipelines import here
-from amqpscope.pipelines.walks import events as ev
+from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.run import local
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.failing import fail
@@ -57,21 +57,21 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(tables: Path) -> dict[str, Counter[str]]:
-    here.analyze_folder(tables, tables.parent / "here", {})
+    local.analyze_folder(tables, tables.parent / "here", {})
     return rows_of(tables.parent / "here")
 
 
 def rows_of(folder: Path) -> dict[str, Counter[str]]:
-    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in here.schemas()}
+    return {name: Counter(map(repr, pq.read_table(folder / name).to_pylist())) for name in local.schemas()}
 
 
 def analyzed(spark: SparkSession, folder: Path, output: Path, advance: Advance = quiet) -> dict[str, Counter[str]]:
     """With the session that there is."""
-    from amqpscope.pipelines import on_spark  # noqa: PLC0415
+    from amqpscope.pipelines.spark import engine  # noqa: PLC0415
 
-    to = on_spark.Submission(spark.sparkContext.master, output, {"made_of": "nothing"}, advance=advance)
-    counts = on_spark.analyze_folder(folder, to)
-    assert {path.name for path in output.iterdir()} == {NOTE, *here.schemas()}
+    to = engine.Submission(spark.sparkContext.master, output, {"made_of": "nothing"}, advance=advance)
+    counts = engine.analyze_folder(folder, to)
+    assert {path.name for path in output.iterdir()} == {NOTE, *local.schemas()}
     note = json.loads((output / NOTE).read_text())
     assert note["complete"] and note["made_of"] == "nothing" and note["rows"] == counts
     found = rows_of(output)
@@ -82,12 +82,12 @@ def analyzed(spark: SparkSession, folder: Path, output: Path, advance: Advance =
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monkeypatch, partitions):
     """And progress is of tasks."""
-    monkeypatch.setattr("amqpscope.pipelines.progress_on_spark.LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr("amqpscope.pipelines.on_spark.partitions", lambda *_: partitions)
+    monkeypatch.setattr("amqpscope.pipelines.spark.progress.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("amqpscope.pipelines.spark.engine.partitions", lambda *_: partitions)
     # Batches with borders everywhere.
-    monkeypatch.setattr("amqpscope.pipelines.on_spark.READ_EVERY", 1000)
+    monkeypatch.setattr("amqpscope.pipelines.spark.engine.READ_EVERY", 1000)
     if partitions > 1:  # walks over keys run as tasks
-        monkeypatch.setattr("amqpscope.pipelines.on_spark.FEW", 1)
+        monkeypatch.setattr("amqpscope.pipelines.spark.engine.FEW", 1)
     seen: list[tuple[str, int, int, str]] = []
 
     def advance(what: str, done: int, total: int, counts: str = "") -> None:
@@ -104,7 +104,7 @@ def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monke
 
 
 def test_each_job_says_how_many_rows_its_tasks_get_at_a_time(spark):
-    from amqpscope.pipelines import tasks  # noqa: PLC0415
+    from amqpscope.pipelines.spark import tasks  # noqa: PLC0415
 
     def sizes(batches):
         yield from (
@@ -127,23 +127,23 @@ def test_a_dissection_that_was_killed(spark, tmp_path):
     c = Connection(connection_id=0)  # was open
     c.publish(1)
     folder = written(tmp_path / "tables", [c], complete=False)
-    here.analyze_folder(folder, tmp_path / "here", {})
+    local.analyze_folder(folder, tmp_path / "here", {})
     assert analyzed(spark, folder, tmp_path / "spark") == rows_of(tmp_path / "here")
 
 
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_repeated_task_leaves_nothing_double(spark, tables, expected, tmp_path, monkeypatch, how):
-    from amqpscope.pipelines import on_spark  # noqa: PLC0415
+    from amqpscope.pipelines.spark import engine  # noqa: PLC0415
 
-    fail(monkeypatch, on_spark, "walk_connections", how, tmp_path / "flag")
+    fail(monkeypatch, engine, "walk_connections", how, tmp_path / "flag")
     assert analyzed(spark, tables, tmp_path / "statistics") == expected
     assert (tmp_path / "flag").exists()
 
 
 def test_a_failed_task_is_an_error(spark, tables, tmp_path, monkeypatch):
-    from amqpscope.pipelines import on_spark, tasks  # noqa: PLC0415
+    from amqpscope.pipelines.spark import engine, tasks  # noqa: PLC0415
 
-    fail(monkeypatch, on_spark, "walk_connections", "raises", None)
+    fail(monkeypatch, engine, "walk_connections", "raises", None)
     with pytest.raises(tasks.SparkError, match=r"^Spark: MemoryError: all gone$"):
         analyzed(spark, tables, tmp_path / "statistics")
     assert not json.loads((tmp_path / "statistics" / NOTE).read_text())["complete"]
@@ -198,11 +198,11 @@ def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> st
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:
     """The plans of statistics, without what Spark counts on from plan to plan, and where that cuts texts off."""
-    from amqpscope.pipelines import on_spark  # noqa: PLC0415
-    from amqpscope.pipelines.reader import read_table  # noqa: PLC0415
+    from amqpscope.pipelines.spark import engine  # noqa: PLC0415
+    from amqpscope.pipelines.spark.reader import read_table  # noqa: PLC0415
 
     main(["dissect", str(Path(CAPTURES[0]).with_name(capture)), "-o", str(folder)])
-    rows = on_spark.ordered({at: read_table(spark, folder, name) for at, name in enumerate(ev.SOURCES)}, 2)
+    rows = engine.ordered({at: read_table(spark, folder, name) for at, name in enumerate(ev.SOURCES)}, 2)
     return re.sub(r"#\d+|plan_id=\d+|[\w#]*\.\.\.", "", rows._jdf.queryExecution().toString())
 
 
@@ -266,6 +266,6 @@ def test_a_java_that_does_not_run(tables, tmp_path):
 
 
 def test_errors_are_ours():
-    from amqpscope.pipelines import session, tasks  # noqa: PLC0415
+    from amqpscope.pipelines.spark import session, tasks  # noqa: PLC0415
 
     assert issubclass(tasks.SparkError, errors.Error) and issubclass(session.SessionError, errors.Error)

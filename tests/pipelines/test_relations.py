@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import amqpscope
+from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
-from amqpscope.pipelines.walks.walk import schema
 from tests.dissector.recordings import ours
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -307,11 +307,11 @@ def test_nothing_at_all_makes_empty_tables() -> None:
 
 @pytest.mark.parametrize("stem", ["demo", "lossy_link"])
 def test_relations_on_spark_are_the_same(spark: Any, stem: str) -> None:
-    from amqpscope.pipelines.relations import on_spark  # noqa: PLC0415
+    from amqpscope.pipelines.spark import relations  # noqa: PLC0415
 
     tables = {name: spark.createDataFrame(rows) for name, rows in sources(stem).items()}
     before = spark.sql("show tables").count()
-    for name, rows in on_spark.relations(spark, tables):
+    for name, rows in relations.relations(spark, tables):
         wanted = statistics(stem)[name]
         assert in_any_order(rows.toArrow().cast(wanted.schema)) == in_any_order(wanted), name
     assert spark.sql("show tables").count() == before

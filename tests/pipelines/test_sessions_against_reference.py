@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.api import analyze
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.model.walk import schema
 from tests.dissector.recordings import identities
 from tests.reference.amqp010 import operations
 from tests.reference.sessions import statistics

@@ -149,7 +149,7 @@ def test_a_stream_has_the_rows_of_a_batch(spark: SparkSession, tmp_path: Path) -
 
 
 def stream(spark: SparkSession, folder: Path, table: str, trigger: dict[str, bool], **options: str) -> StreamingQuery:
-    from amqpscope.pipelines.source import register  # noqa: PLC0415
+    from amqpscope.pipelines.spark.source import register  # noqa: PLC0415
 
     register(spark)
     source = spark.readStream.format("amqpscope").option("table", table).option("cache", str(folder / "followed"))
@@ -160,7 +160,7 @@ def stream(spark: SparkSession, folder: Path, table: str, trigger: dict[str, boo
 
 
 def test_a_stream_needs_a_folder(spark: SparkSession, captures: Path) -> None:
-    from amqpscope.pipelines.source import register  # noqa: PLC0415
+    from amqpscope.pipelines.spark.source import register  # noqa: PLC0415
 
     register(spark)
     source = spark.readStream.format("amqpscope").option("table", "messages").load(str(captures))

@@ -1,6 +1,6 @@
 """AMQP 0-10: ids of commands after a gap, or where the capture begins in the middle, proven by the answers to them.
 
-As with the numbers of publishes of AMQP 0-9-1 (`pipelines.walks.turns`): the k-th command that was seen since then has
+As with the numbers of publishes of AMQP 0-9-1 (`numbering_rules` there): the k-th command that was seen since then has
 the id k + ahead. No answer comes before its command, so an answer that names id t, before which k commands were seen,
 shows that `ahead` is at least t - k. The largest of these is `ahead` itself if at any one time the last command was
 answered. That is certain if its sender was silent for `QUIET_NS` after the answer, and if an answer to another command

@@ -34,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from amqpscope.pipelines.here import analyze_folder
+from amqpscope.pipelines.run.local import analyze_folder
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
 from tests.captures.damage.recordings import Recording, recordings

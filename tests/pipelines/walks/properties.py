@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from amqpscope.pipelines.engine import in_order
-from amqpscope.pipelines.sorting import Sorted
-from amqpscope.pipelines.walks.walk import Collected, Walk
+from amqpscope.pipelines.model.walk import Collected, Walk
+from amqpscope.pipelines.run.engine import in_order
+from amqpscope.pipelines.run.sorting import Sorted
 from tests.pipelines.scenario import Connection, arrow, check
 
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.engine import in_order
-from amqpscope.pipelines.walks.walk import Walk
+from amqpscope.pipelines.model.walk import Walk
+from amqpscope.pipelines.run.engine import in_order
 from tests.dissector.recordings import ours
 from tests.pipelines.scenario import arrow_table
 from tests.pipelines.walks.properties import SIZES, manners, over

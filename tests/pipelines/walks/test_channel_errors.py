@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks.connections import channel_errors
-from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.connections import channel_errors
+from amqpscope.pipelines.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.run.engine import batches
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made, checked
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks import store
-from amqpscope.pipelines.walks.confirms import returns
-from amqpscope.pipelines.walks.confirms.confirms import Confirms
+from amqpscope.pipelines.amqp091.confirms import returns
+from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
+from amqpscope.pipelines.model import store
+from amqpscope.pipelines.run.engine import walked
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made
 

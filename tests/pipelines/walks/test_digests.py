@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from amqpscope.dissector.kernels.hashing import SEED
-from amqpscope.pipelines.walks.digests import combined, content, content_columns, has_body, hashed
+from amqpscope.pipelines.model.digests import combined, content, content_columns, has_body, hashed
 from tests.dissector.runs import BOTH
 from tests.pipelines.scenario import arrow_table
 

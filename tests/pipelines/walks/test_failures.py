@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.pipelines.walks import folding
-from amqpscope.pipelines.walks.connections.failures import PARTIAL, Failures, failures
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.connections.failures import PARTIAL, Failures, failures
+from amqpscope.pipelines.model import folding
+from amqpscope.pipelines.model.walk import schema
 
 Row = dict[str, Any]
 

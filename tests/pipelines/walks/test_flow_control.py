@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.preparing import with_windows
-from amqpscope.pipelines.walks.connections.flow_control import FlowControl
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.run.engine import batches
+from amqpscope.pipelines.run.preparing import with_windows
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table, check
 from tests.pipelines.walks.properties import check_made, checked, rows_of
 

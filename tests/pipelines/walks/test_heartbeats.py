@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from tests.pipelines.scenario import Connection, arrow
 from tests.pipelines.walks.properties import check_made, checked, rows_of
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines import jobs
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks.latencies.latency import latency_summary
-from amqpscope.pipelines.walks.transits.homes import HOME, Homes, digests
-from amqpscope.pipelines.walks.transits.lost import LostPublishes, still_needed
-from amqpscope.pipelines.walks.transits.transits import transits
+from amqpscope.pipelines.across.homes import HOME, Homes, digests
+from amqpscope.pipelines.across.lost import LostPublishes, still_needed
+from amqpscope.pipelines.across.transits import transits
+from amqpscope.pipelines.latencies.latency import latency_summary
+from amqpscope.pipelines.run.engine import batches
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table
 
 Row = dict[str, Any]

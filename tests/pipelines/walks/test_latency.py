@@ -17,10 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.pipelines.walks import folding
-from amqpscope.pipelines.walks.latencies import histograms
-from amqpscope.pipelines.walks.latencies.groupings import FINEST
-from amqpscope.pipelines.walks.latencies.latency import (
+from amqpscope.pipelines.latencies import histograms
+from amqpscope.pipelines.latencies.groupings import FINEST
+from amqpscope.pipelines.latencies.latency import (
     COLUMNS,
     COUNTS,
     GROUPINGS,
@@ -30,8 +29,9 @@ from amqpscope.pipelines.walks.latencies.latency import (
     latency_buckets,
     latency_summary,
 )
-from amqpscope.pipelines.walks.latencies.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
-from amqpscope.pipelines.walks.walk import Collected, schema
+from amqpscope.pipelines.latencies.log_linear import BUCKETS, bucket_of, high_of, low_of, middle_of
+from amqpscope.pipelines.model import folding
+from amqpscope.pipelines.model.walk import Collected, schema
 from tests.pipelines.scenario import arrow_table
 from tests.reference import latency_summary as exact
 
@@ -405,7 +405,7 @@ def test_memory_grows_with_the_result_only() -> None:
 
 
 def test_spark_is_not_imported() -> None:
-    modules = "amqpscope.pipelines.walks.latencies.latency, amqpscope.pipelines.walks.connections.failures"
+    modules = "amqpscope.pipelines.latencies.latency, amqpscope.pipelines.connections.failures"
     code = f"import sys; import {modules}; assert 'pyspark' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 

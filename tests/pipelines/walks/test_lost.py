@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines import jobs
-from amqpscope.pipelines.engine import Engine, batches
+from amqpscope.pipelines.across.lost import LOST, SCHEMA, Lost, LostPublishes, still_needed
+from amqpscope.pipelines.run.engine import Engine, batches
 from amqpscope.pipelines.statistics import KEYED
-from amqpscope.pipelines.walks.transits.lost import LOST, SCHEMA, Lost, LostPublishes, still_needed
 from tests.pipelines.scenario import TICK, Connection, arrow
 
 NOBODY = pa.array([], pa.int64())

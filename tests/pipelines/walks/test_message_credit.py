@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.amqp010.message_credit import MessageCredit
+from amqpscope.pipelines.run.engine import walked
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, recorded, tables_of
 from tests.pipelines.walks.talks import same_in_every_manner, together, walk
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines import engine
-from amqpscope.pipelines.walks import held
-from amqpscope.pipelines.walks.confirms import deriving, noted
-from amqpscope.pipelines.walks.confirms.numbers import Numbering
-from amqpscope.pipelines.walks.confirms.turns import AGAIN, QUIET_NS, ROUNDS
-from amqpscope.pipelines.walks.events import ANOMALIES, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.amqp091.confirms import numbering, numbering_log
+from amqpscope.pipelines.amqp091.confirms.numbering_rules import AGAIN, QUIET_NS, ROUNDS
+from amqpscope.pipelines.amqp091.confirms.numbers import Numbering
+from amqpscope.pipelines.model import deferred_events
+from amqpscope.pipelines.model.events import ANOMALIES, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.run import engine
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers
 from tests.dissector.builders import Packet
@@ -691,12 +691,19 @@ def some() -> dict[str, pa.Table]:
 
 @pytest.mark.parametrize(
     ("size", "again", "keep"),
-    [(1, False, 6), (2, True, 6), (3, False, noted.KEEP), (7, True, noted.KEEP), (7, False, 6), (1000, True, 6)],
+    [
+        (1, False, 6),
+        (2, True, 6),
+        (3, False, numbering_log.KEEP),
+        (7, True, numbering_log.KEEP),
+        (7, False, 6),
+        (1000, True, 6),
+    ],
 )
 def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, keep: int) -> None:
-    monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
-    monkeypatch.setattr(held, "BLOCK", 40)
+    monkeypatch.setattr(numbering_log, "KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.amqp091.confirms.numbers.KEEP", keep)
+    monkeypatch.setattr(deferred_events, "BLOCK", 40)
     if size < 3:
         some = {
             name: rows.filter([i % 4 == 1 for i in rows["connection_id"].to_pylist()]) for name, rows in some.items()
@@ -706,15 +713,15 @@ def test_any_batches_give_the_same(some, monkeypatch, size: int, again: bool, ke
     assert len(whole) > 100
 
 
-@pytest.mark.parametrize("keep", [noted.KEEP, 6])
+@pytest.mark.parametrize("keep", [numbering_log.KEEP, 6])
 def test_what_lies_in_files_is_the_same(some, monkeypatch, keep: int) -> None:
     whole = publishes(numbered(some))
-    monkeypatch.setattr(noted, "KEEP", keep)
-    monkeypatch.setattr("amqpscope.pipelines.walks.confirms.numbers.KEEP", keep)
+    monkeypatch.setattr(numbering_log, "KEEP", keep)
+    monkeypatch.setattr("amqpscope.pipelines.amqp091.confirms.numbers.KEEP", keep)
     expected = publishes(numbered(some))
-    monkeypatch.setattr(held, "BLOCK", 40)
-    monkeypatch.setattr(noted, "SPILL", 2000)
-    monkeypatch.setattr(deriving, "STEP", 7)
+    monkeypatch.setattr(deferred_events, "BLOCK", 40)
+    monkeypatch.setattr(numbering_log, "SPILL", 2000)
+    monkeypatch.setattr(numbering, "STEP", 7)
     assert publishes(numbered(some, 10, room=2000)) == expected
     assert keep == 6 or expected == whole
 

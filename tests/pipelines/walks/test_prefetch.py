@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.settlements.settlements import Settlements
+from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
+from amqpscope.pipelines.run.engine import walked
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check
 
 MS = 1_000_000

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks import names
-from amqpscope.pipelines.walks.rpcs import requests
-from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.model import names
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.rpcs import requests
+from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.run.engine import walked
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, by_connection, check

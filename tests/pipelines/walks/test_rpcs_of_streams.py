@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.rpcs import stream_requests
-from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.rpcs import stream_requests
+from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.run.engine import walked
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import arrow_table, by_connection, check

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.amqp010.session_errors import SessionErrors
+from amqpscope.pipelines.amqp010.session_errors import SessionErrors
+from amqpscope.pipelines.run.engine import walked
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, recorded, tables_of
 from tests.pipelines.walks.talks import same_in_every_manner, together
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from amqpscope.pipelines.engine import batches
-from amqpscope.pipelines.walks import store
-from amqpscope.pipelines.walks.events import SOURCES
-from amqpscope.pipelines.walks.stream import stored, stream_confirms
-from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
-from amqpscope.pipelines.walks.stream.stream_credit import StreamCredit
-from amqpscope.pipelines.walks.stream.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
-from amqpscope.pipelines.walks.stream.stream_lag import StreamLag, lagging, sort
-from amqpscope.pipelines.walks.walk import schema
+from amqpscope.pipelines.model import store
+from amqpscope.pipelines.model.events import SOURCES
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.run.engine import batches
+from amqpscope.pipelines.stream import stored, stream_confirms
+from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
+from amqpscope.pipelines.stream.stream_credit import StreamCredit
+from amqpscope.pipelines.stream.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
+from amqpscope.pipelines.stream.stream_lag import StreamLag, lagging, sort
 from tests.pipelines.walks.talks import (
     CAPTURES,
     RECORDED,

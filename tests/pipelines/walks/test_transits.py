@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.pipelines.walks import walk
-from amqpscope.pipelines.walks.transits.keys import COLUMNS, KEYED, ORDER, keyed, ordered
-from amqpscope.pipelines.walks.transits.matching import STATE
-from amqpscope.pipelines.walks.transits.transits import HOUR_NS, Transits, transits
+from amqpscope.pipelines.across.keys import COLUMNS, KEYED, ORDER, keyed, ordered
+from amqpscope.pipelines.across.matching import STATE
+from amqpscope.pipelines.across.transits import HOUR_NS, Transits, transits
+from amqpscope.pipelines.model import walk
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.confirms.confirms import Confirms
-from amqpscope.pipelines.walks.rpcs.rpcs import Rpcs
-from amqpscope.pipelines.walks.settlements.settlements import Settlements
-from amqpscope.pipelines.walks.stream.stream_confirms import StreamConfirms
+from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
+from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
+from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.run.engine import walked
+from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks import talks
 from tests.reference.unanswered import ASKS, CLOSES, CLOSES_ALL, OPENS, SAYS_NOTHING, Frame, unanswered

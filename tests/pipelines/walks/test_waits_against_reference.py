@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.engine import walked
-from amqpscope.pipelines.walks.connections.channel_errors import ChannelErrors
-from amqpscope.pipelines.walks.connections.flow_control import FlowControl
-from amqpscope.pipelines.walks.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.run.engine import walked
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
 from tests.dissector.runs import FOLDER

@@ -1,0 +1,127 @@
+"""Endpoints: who the two ends of each connection are, by name, and how the connection fared; one row each.
+
+A client is its connection name (client property `connection_name`), else its product and address: behind one address
+there may be many. Properties are JSON texts in `connections`; here those that people look for have columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
+from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.walk import Needs, Rows, conform
+
+NAME, VERSION = "endpoints", 2
+KEPT = (
+    "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "vhost", "user", "mechanism",
+    "first_capture", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "syn_seen", "packets", "bytes",
+    "frames", "messages", "rtt_ns", "vantage", "handshake_stage", "handshake_outcome", "handshake_cause", "ending",
+    "ending_cause", "severity", "handshake_ns", "closed_by", "closed_ts_ns", "reply_code", "reply_text", "heartbeat",
+    "channel_max", "frame_max", "tls_version", "tls_decrypted", "tls_certificate_ends_ns", "lost_bytes",
+    "skipped_bytes", "retransmitted_bytes", "client_zero_window_ns", "server_zero_window_ns",
+    "capture_points", "quiet_ns", "outlived_ns",
+)  # fmt: skip
+"""Columns as in `connections`."""
+PROPERTIES = ("client_properties", "server_properties")
+_CONNECTION = what(CONNECTIONS)
+_NAMED = ("product", "version", "platform")
+_LONGEST = 200
+"""Characters of a name that are kept: names are labels, and hostile clients have long ones."""
+
+
+class Endpoints:
+    """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
+
+    tables = ("endpoints",)
+    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES))}
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._open: pa.Table | None = None
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; yield rows of connections that are over."""
+        if not len(events):
+            return
+        last = int(events.matrix[-1, EV.CONNECTION])
+        at = np.flatnonzero(events.among((_CONNECTION,)))
+        rows = events.take(CONNECTIONS, at, (*KEPT, *PROPERTIES)) if len(at) else None
+        if self._open is not None and (rows is None or self._identity not in rows["connection_id"].to_pylist()):
+            rows = self._open if rows is None else pa.concat_tables([self._open, rows], promote_options="default")
+        self._open = None
+        if rows is None:
+            return
+        is_last = pc.equal(rows["connection_id"], last)
+        over, still = rows.filter(pc.invert(is_last)), rows.filter(is_last)
+        if len(still):
+            self._open = still.slice(len(still) - 1)
+        if len(over):
+            yield "endpoints", _declared(over)
+
+    @property
+    def _identity(self) -> int:
+        assert self._open is not None
+        return int(self._open["connection_id"][0].as_py())
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield the row of the open connection, and reset the walk."""
+        rows, self._open = self._open, None
+        if rows is not None:
+            yield "endpoints", _declared(rows)
+
+    def take_out(self) -> bytes:
+        """Return the state as versioned bytes, and reset the walk."""
+        rows, self._open = self._open, None
+        return pack(NAME, VERSION, {} if rows is None else {"open": rows})
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        self._open = unpack(NAME, VERSION, state).get("open")
+
+
+def _declared(rows: pa.Table) -> pa.Table:
+    client, server = (_properties(rows[name]) for name in PROPERTIES)
+    addresses = zip(*(rows[name].to_pylist() for name in ("client_ip", "server_ip", "server_port")), strict=True)
+    names, servers = [], []
+    for properties, (client_ip, server_ip, port) in zip(client, addresses, strict=True):
+        product = properties.get("product")
+        names.append(properties.get("connection_name") or (f"{product} {client_ip}" if product else client_ip))
+        servers.append(f"[{server_ip}]:{port}" if ":" in (server_ip or "") else f"{server_ip}:{port}")
+    columns: dict[str, Any] = {name: rows[name] for name in KEPT}
+    columns |= {"client": pa.array(names, pa.string()), "server": pa.array(servers, pa.string())}
+    columns |= {"connection_name": _texts(client, "connection_name")}
+    columns |= {name: _texts(client, name) for name in _NAMED}
+    columns |= {f"server_{name}": _texts(server, name) for name in _NAMED[:2]}
+    return conform("endpoints", columns, len(rows))
+
+
+def _properties(texts: pa.ChunkedArray) -> list[dict[str, str]]:
+    """Return the properties of each row that are texts."""
+    distinct = pc.dictionary_encode(texts.cast(pa.string()).combine_chunks())
+    found = [_strings(text) for text in distinct.dictionary.to_pylist()]
+    return [found[at] if at is not None else {} for at in distinct.indices.to_pylist()]
+
+
+def _strings(text: str) -> dict[str, str]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {key: each[:_LONGEST] for key, each in value.items() if isinstance(each, str)}
+
+
+def _texts(properties: list[dict[str, str]], name: str) -> pa.Array:
+    return pa.array([each.get(name) for each in properties], pa.string())

@@ -1,0 +1,271 @@
+"""What commands of AMQP 0-10 are while they are outstanding, what answers make of them; matrices of their walk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.amqp010 import sessions as ss
+from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.connection import CLIENT
+from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.store import declare
+from amqpscope.pipelines.model.unanswered import ANSWERED
+
+PLAIN, TRANSFER, POINT, ATTACH, DETACH, DETACHED, TIMEOUT, EXPECTED, COMPLETED, RESULT, EXCEPTION = range(11)
+ACCEPT, REJECT, RELEASE, SELECT, COMMIT, ROLL_BACK, START, END = range(11, 19)  # after END no branch is open
+PREPARE_BRANCH, COMMIT_BRANCH, ROLL_BACK_BRANCH = range(19, 22)
+ROLES = {
+    "session.command-point": POINT,
+    "session.attach": ATTACH,
+    "session.attached": ATTACH,
+    "session.detach": DETACH,
+    "session.detached": DETACHED,
+    "session.timeout": TIMEOUT,
+    "session.expected": EXPECTED,
+    "session.completed": COMPLETED,
+    "execution.result": RESULT,
+    "execution.exception": EXCEPTION,
+    "message.accept": ACCEPT,
+    "message.reject": REJECT,
+    "message.release": RELEASE,
+    "tx.select": SELECT,
+    "tx.commit": COMMIT,
+    "tx.rollback": ROLL_BACK,
+    "dtx.select": END,
+    "dtx.start": START,
+    "dtx.end": END,
+    "dtx.prepare": PREPARE_BRANCH,
+    "dtx.commit": COMMIT_BRANCH,
+    "dtx.rollback": ROLL_BACK_BRANCH,
+}
+"""What controls and commands do to sessions; a transfer is an event of `messages`."""
+REFUSALS = (1, 2)
+"""Codes of session.detached that refuse a session.attach: the session or the channel is busy. It ends no session."""
+
+PUBLISH, QUIET, DELIVERY, SEEN, UNSURE, ACCEPTED, HELD, COMMITTING, ROLLED, DOUBTED, REQUEST = range(1, 12)
+PREPARING, COMMITTING_BRANCH, ROLLING_BACK = range(12, 15)
+"""What is outstanding (the low bits of SL.EXTRA): a publish; one whose sender need not wait; a delivery; one that is
+not acquired; one of which it is unknown whether it is to be accepted; accepted in a transaction that is not committed;
+accepted, perhaps in a transaction; in one whose commit is under way; in one that was rolled back; in one that ended
+with a command of unknown id, or may have in a gap; any other command that asks. Of those, the last three end a branch
+of a distributed transaction."""
+KIND = (1 << 4) - 1
+SEVERAL_BIT, QUEUE_BITS, BRANCH_BITS = 1 << 4, 5, 32
+"""SL.EXTRA has the kind in KIND, whether several were accepted with it, the number of a queue, by one more, and the
+branch of a distributed transaction: that in which a delivery was accepted, or which a command ends; 0: none."""
+NONE, ACK, NACK, REFUSED, AUTO, UNKNOWN, OK, ERROR, SILENT = range(9)
+OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown", "ok", "error", None)
+"""Names of these; SILENT: there is no row."""
+
+
+class More(NamedTuple):
+    """Columns of `more`: what this walk needs of an event besides EV; -1 for null."""
+
+    IDENTITY: int  # id of the event
+    SESSION: int  # digest of the session's name; of connections that of user, virtual host and broker; 0 for null
+    ROLE: int
+    ASKS: int  # 1: a command other than a transfer that asks for an answer
+    FIRST: int  # rows of `ranges`: the first, and the one after the last
+    END: int
+    TARGET: int  # id that a result, an exception or a command-point names
+    CODE: int  # of an answer or session.detached; timeout of session.timeout
+    MODE: int  # accept_mode of transfers
+    ACQUIRE: int  # acquire_mode of transfers
+    QUEUE: int  # number of a delivery's queue
+    BRANCH: int  # digest of the branch (its xid) that a command of dtx names, of 31 bits; 0: none
+    STATUS: int  # of a result of dtx (xa-status)
+    SLOT: int  # written: its slot
+
+
+class Output(NamedTuple):
+    """Columns of `out`: a command that is no longer outstanding."""
+
+    ROW: int  # its id
+    KIND: int
+    OUTCOME: int
+    ANSWER: int  # id of the event that answers it; -1: none
+    BY: int  # of `unanswered.ENDED_BY`
+    END_TS: int  # -1: not known
+    CODE: int  # -1: none
+    MULTIPLE: int
+    QUEUE: int
+    SESSION: int  # digest of a session that may go on, name and scope; 0: it does not
+
+
+class Reported(NamedTuple):
+    """Columns of `reported`: ids of a session's commands that an event answers, which another connection may have."""
+
+    SESSION: int  # as in `out`
+    SIDE: int  # whose commands
+    ANSWER: int  # id of the event
+    ROLE: int
+    LOWER: int  # 32 bits
+    UPPER: int
+    CODE: int
+
+
+class Accept(NamedTuple):
+    """Columns of `accepts`: the message.accept of an ACCEPTED or HELD delivery, or the rollback of a ROLLED one."""
+
+    ID: int  # of the event; of a rollback the time
+    FRAME: int
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int  # the next event of the batch
+    OUT: int  # rows of `out`
+    REPORTED: int  # rows of `reported`
+    LIMIT: int  # commands that may be outstanding
+    SCOPE: int  # MORE.SESSION of the connection
+    SEVERAL: int  # whether the event names several outstanding commands; -1: not counted yet
+
+
+MORE, OUT, REPORTED, AT, ST = declare(More), declare(Output), declare(Reported), declare(Accept), declare(State)
+SPENT_OUT, SPENT_PAGES, DONE = range(3)
+"""Why the kernel returned."""
+Batch = tuple[Array, Array, Array]
+"""EV, MORE, and `ranges` (int64, two columns: first and last id, 32 bits each)."""
+
+
+class Outstanding(NamedTuple):
+    """What is outstanding on the open connection, and room for what comes of it.
+
+    Attributes:
+        conn: CONN.
+        gaps: where frames may be missing.
+        sessions: sessions, with an account for the commands of each side.
+        ledger: what is outstanding in the accounts.
+        accepts: AT, a row for each slot of the ledger.
+        out: OUT.
+        reported: REPORTED.
+        state: ST.
+    """
+
+    conn: Array
+    gaps: Array
+    sessions: ss.State
+    ledger: lg.Ledger
+    accepts: Array
+    out: Array
+    reported: Array
+    state: Array
+
+
+@kernel
+def kind_of(role: int, side: int, mode: int, acquire: int) -> int:
+    """Return what a command is while it is outstanding; 0 for a delivery that is accepted by being sent."""
+    if role != TRANSFER:
+        ends_branch = role >= PREPARE_BRANCH and side == CLIENT
+        return PREPARING + role - PREPARE_BRANCH if ends_branch else REQUEST
+    if side == CLIENT:
+        return QUIET if mode == 1 else PUBLISH
+    if mode == 1:
+        return 0
+    if mode < 0:
+        return UNSURE
+    return SEEN if acquire == 1 else DELIVERY
+
+
+@kernel
+def outcome_of(role: int, kind: int) -> int:
+    """Return what an answer makes of what is outstanding; NONE: nothing."""
+    publish = kind == PUBLISH or kind == QUIET
+    if role == COMPLETED:
+        if publish:
+            return ACK
+        if kind >= REQUEST:
+            return OK
+        return AUTO if kind == SEEN else NONE
+    if role == RESULT:
+        return OK if kind >= REQUEST else NONE
+    if role == EXCEPTION:
+        return ERROR if kind >= REQUEST else NACK if publish else NONE
+    if role == COMMIT:
+        return ACK if kind == COMMITTING else NONE
+    if kind >= REQUEST or (publish and role == ACCEPT):
+        return NONE
+    if publish or role == RELEASE:
+        return NACK
+    return ACK if role == ACCEPT else REFUSED
+
+
+@kernel
+def mark(of: Outstanding, slot: int, kind: int) -> None:
+    """Change what is outstanding."""
+    slots = of.ledger[1]
+    slots[slot, SL.EXTRA] = (slots[slot, SL.EXTRA] & ~KIND) | kind
+
+
+@kernel
+def roll_back(of: Outstanding, slot: int, frame: int, ts: int) -> None:
+    """Note that a delivery was accepted in a transaction that was rolled back."""
+    mark(of, slot, ROLLED)
+    of.accepts[slot, AT.ID] = ts
+    of.accepts[slot, AT.FRAME] = frame
+
+
+@kernel
+def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> None:
+    """Answer what is in a slot."""
+    _, more, _ = batch
+    slots = of.ledger[1]
+    extra, identity = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
+    kind = extra & KIND
+    several = of.state[ST.SEVERAL] if kind != COMMITTING else 1 if extra & SEVERAL_BIT else 0
+    lg.remove(of.ledger, of.sessions[0][0], slot)
+    code = more[i, MORE.CODE] if outcome >= NACK else -1
+    answered = more[i, MORE.IDENTITY] if outcome != AUTO else -1
+    finish(of, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
+
+
+@kernel
+def settle_held(of: Outstanding, slot: int) -> None:
+    """Apply the message.accept of a delivery that was held: it was in no transaction."""
+    extra, identity = of.ledger[1][slot, SL.EXTRA], of.ledger[1][slot, SL.ROW]
+    lg.remove(of.ledger, of.sessions[0][0], slot)
+    several = 1 if extra & SEVERAL_BIT else 0
+    finish(of, identity, HELD, ACK, of.accepts[slot, AT.ID], ANSWERED, -1, -1, several, queue_of(extra), 0)
+
+
+@kernel
+def queue_of(extra: int) -> int:
+    """Return the number of a queue in SL.EXTRA; -1 for none."""
+    return ((extra >> QUEUE_BITS) & ((1 << (BRANCH_BITS - QUEUE_BITS)) - 1)) - 1
+
+
+@kernel
+def report(of: Outstanding, session: int, side: int, more: Array, i: int, lower: int, upper: int) -> None:
+    """Write a row of `reported`."""
+    reported, at = of.reported, of.state[ST.REPORTED]
+    reported[at, REPORTED.SESSION] = session
+    reported[at, REPORTED.SIDE] = side
+    reported[at, REPORTED.ANSWER] = more[i, MORE.IDENTITY]
+    reported[at, REPORTED.ROLE] = more[i, MORE.ROLE]
+    reported[at, REPORTED.LOWER] = lower
+    reported[at, REPORTED.UPPER] = upper
+    reported[at, REPORTED.CODE] = more[i, MORE.CODE]
+    of.state[ST.REPORTED] = at + 1
+
+
+@kernel
+def finish(
+    of: Outstanding, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int, multiple: int,
+    queue: int, session: int,
+) -> None:  # fmt: skip
+    """Write a row of `out`: it has eleven parameters because a row has ten columns."""
+    out, at = of.out, of.state[ST.OUT]
+    out[at, OUT.ROW] = row
+    out[at, OUT.KIND] = kind
+    out[at, OUT.OUTCOME] = outcome
+    out[at, OUT.ANSWER] = answer
+    out[at, OUT.BY] = by
+    out[at, OUT.END_TS] = end_ts
+    out[at, OUT.CODE] = code
+    out[at, OUT.MULTIPLE] = multiple
+    out[at, OUT.QUEUE] = queue
+    out[at, OUT.SESSION] = session
+    of.state[ST.OUT] = at + 1

@@ -1,0 +1,212 @@
+"""The credit of subscriptions of AMQP 0-10: writes the waits that `credit_windows` finds to `flow_control`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.amqp010 import credit_windows as cw
+from amqpscope.pipelines.amqp010 import sessions as ss
+from amqpscope.pipelines.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.amqp010.credit_windows import (
+    AT_MOST,
+    CHANNELS,
+    DONE,
+    KEY,
+    MORE,
+    ROLES,
+    SPENT_PAGES,
+    SPENT_WAITS,
+)
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model import lookup as lu
+from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.connection import CONN
+from amqpscope.pipelines.model.digests import combined
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES_010, WORDS, Events, what
+from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
+from amqpscope.pipelines.model.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+from amqpscope.pipelines.stream.credit_accounts import AT_LEAST, ST, WT
+from amqpscope.pipelines.stream.streams import NONE, Retained
+from amqpscope.pipelines.stream.subscriptions import SUB
+
+ROOM = 1 << 14
+"""Rows of waits, besides two for each subscription."""
+_COMPLETED = what(FRAMES_010, "session.completed")
+_VALUES = ("value_uint32", "flow_mode", "code")
+_ROLE = np.zeros(WORDS, np.int64)
+_ROLE[[what(FRAMES_010, name) for name in ROLES]] = list(ROLES.values())
+
+
+class MessageCredit:
+    """Writes `flow_control`: the waits of brokers for credit of subscriptions.
+
+    Args:
+        compiled: whether kernels run compiled.
+    """
+
+    tables = ("flow_control",)
+    needs: Mapping[int, Needs] = {
+        CONNECTIONS: Needs(("rtt_ns",)),
+        FRAMES_010: Needs(
+            ("content_size", "session", "destination", "unit", "value_uint32", "flow_mode", "code", "commands"),
+            tuple(ROLES),
+        ),
+    }
+    VERSION = 2
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self.retained = Retained(
+            FRAMES_010, ("frame_no", "ts_ns", "capture", "packet", "channel", "channel_epoch", "destination")
+        )
+        self._room = ROOM if compiled else ROOM >> 8
+        self._reset()
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self.sessions, self.ledger = ss.fresh(), lg.fresh()
+        self.rows = np.zeros((0, cw.WIDTH), np.int64)
+        self.subscribed = lu.table_of(self.rows, KEY, 0), self.rows, np.zeros(1, np.int64)
+        self.sizes = np.zeros(CHANNELS, np.int64), np.zeros(CHANNELS + 1, np.int64)
+        self.state = np.zeros(len(ST), np.int64)
+        self.state[ST.WINDOW] = AT_LEAST
+        self._make_room(0)
+
+    def _make_room(self, more: int) -> None:
+        """Make room for this many more subscriptions, and for their waits."""
+        _, rows, count = self.subscribed
+        need = min(int(count[0]) + more, AT_MOST)
+        if need > len(rows):
+            rows = grown(rows, need)
+            self.subscribed = lu.table_of(rows, KEY, int(count[0])), rows, count
+        self.written = np.zeros((1, 1), np.int64), np.zeros((self._room + 2 * len(rows) + 2, len(WT)), np.int64)
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        at = events_of(events, self.conn, FRAMES_010)
+        if not len(at):
+            return
+        self.retained.begin(events)
+        batch = self._batch(events, at)
+        _, more, _ = batch
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
+        self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
+        self._make_room(int(np.count_nonzero(more[:, MORE.ROLE] == cw.SUBSCRIBE)))
+        self.state[ST.AT] = 0
+        why = SPENT_WAITS
+        while why != DONE:
+            why = call(cw.walk, self.compiled, batch, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger,
+                       self.sizes, self.written, self.state)  # fmt: skip
+            if why == SPENT_PAGES:
+                self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
+            else:
+                yield from self._waits()
+        self.retained.end(self._referred())
+
+    def _batch(self, events: Events, at: Ints) -> tuple[Any, Any, Any]:
+        matrix = matrix_of(events, at)
+        words = matrix[:, EV.WHAT]
+        more = np.full((len(at), len(MORE)), -1, np.int64)
+        more[:, MORE.IDENTITY] = at + self.retained.base
+        more[:, MORE.ROLE] = _ROLE[words]
+        for column, of in (
+            (MORE.SIZE, {FRAMES_010: "content_size"}),
+            (MORE.UNIT, {FRAMES_010: "unit"}),
+            (MORE.RTT, {CONNECTIONS: "rtt_ns"}),
+        ):
+            more[:, column] = events.ints(of)[at]
+        for name in _VALUES:
+            more[:, MORE.VALUE] = np.maximum(more[:, MORE.VALUE], events.ints({FRAMES_010: name})[at])
+        more[:, [MORE.SESSION, MORE.KEY, MORE.FIRST, MORE.END]] = 0
+        mine = np.flatnonzero(more[:, MORE.ROLE] > cw.PLAIN)
+        if not len(mine):
+            return matrix, more, np.zeros((0, 2), np.int64)
+        destination = events.take(FRAMES_010, at[mine], ("destination",))["destination"]
+        more[mine, MORE.SESSION] = session = ss.sessions_of(events, FRAMES_010, at[mine])
+        more[mine, MORE.KEY] = combined([session, destination.cast(pa.string()).fill_null("")], self.compiled)
+        mine = np.flatnonzero(words == _COMPLETED)
+        ranges, ends = pairs_of(events.take(FRAMES_010, at[mine], ("commands",))["commands"])
+        more[mine, MORE.FIRST], more[mine, MORE.END] = ends[:-1], ends[1:]
+        return matrix, more, ranges
+
+    def _referred(self) -> Ints:
+        """Return the ids of frames that rows may still refer to."""
+        _, rows, count = self.subscribed
+        some = rows[: count[0]]
+        live = some[some[:, cw.LIVE] == 1]
+        columns = [SUB.ID, SUB.SINCE, SUB.PROOF, SUB.RELEASED]
+        closes = self.conn[[CONN.SERVER_CLOSE_EVENT, CONN.CLIENT_CLOSE_EVENT]]
+        return np.concatenate([live[:, columns].ravel(), closes])
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        self.retained.close()
+        call(cw.close, self.compiled, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger, self.sizes,
+             self.written, self.state)  # fmt: skip
+        yield from self._waits()
+        self.retained.drop()
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        _, rows, count = self.subscribed
+        amounts, used = self.sizes
+        channels = used[: used[0] + 1]
+        parts: dict[str, Any] = {
+            "conn": self.conn, "gaps": self.gaps, "state": self.state, "rows": rows[: count[0]],
+            "channels": channels, "amounts": amounts[channels],
+        }  # fmt: skip
+        parts |= named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
+        parts |= self.retained.parts("retained")
+        state = pack("message_credit", self.VERSION, parts)
+        self.retained.drop()
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack("message_credit", self.VERSION, state)
+        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
+        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+        rows = parts["rows"]
+        self.subscribed = lu.table_of(rows, KEY, len(rows)), rows, np.array([len(rows)])
+        self._make_room(0)
+        amounts, used = self.sizes
+        used[: len(parts["channels"])] = parts["channels"]
+        amounts[parts["channels"][1:]] = parts["amounts"][1:]
+        self.retained.put_back("retained", parts)
+
+    def _waits(self) -> Iterator[Rows]:
+        """Yield what the kernel wrote, as rows."""
+        waits = self.written[1][: self.state[ST.WAITS]]
+        self.state[ST.WAITS] = 0
+        if not len(waits):
+            return
+        columns: dict[str, Any] = {}
+        for end, ids in (("start", waits[:, WT.START]), ("end", waits[:, WT.END])):
+            frames = self.retained.get(ids)
+            for name in ("frame_no", "capture", "packet"):
+                columns[f"{end}_{name}"] = frames[name] if frames is not None else None
+        begun = self.retained.get(waits[:, WT.SUBSCRIPTION])
+        assert begun is not None
+        until = known(np.where(waits[:, WT.END_TS] < waits[:, WT.START_TS], NONE, waits[:, WT.END_TS]), NONE)
+        columns |= {
+            "connection_id": waits[:, WT.CONNECTION],
+            "channel": begun["channel"],
+            "channel_epoch": begun["channel_epoch"],
+            "consumer_tag": begun["destination"],
+            "cause": "message-credit",
+            "start_ts_ns": waits[:, WT.START_TS],
+            "end_ts_ns": pa.array(waits[:, WT.END_TS], mask=(waits[:, WT.SEEN] == 0) | (waits[:, WT.END_TS] == NONE)),
+            "duration_ns": difference(until, pa.array(waits[:, WT.START_TS])),
+            "side": "client",
+            "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WT.PROVEN])),
+        }
+        yield "flow_control", conform("flow_control", columns, len(waits))

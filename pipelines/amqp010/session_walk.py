@@ -1,0 +1,188 @@
+"""Walks over the sessions of AMQP 0-10: what the walks with the kernel `command_walk` share.
+
+A command has one row, also where it is sent again after its session was attached anew; on another connection that is
+another row. What may go on on another connection comes as rows of `session_joins`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.amqp010 import session_joins as sj
+from amqpscope.pipelines.amqp010 import sessions as ss
+from amqpscope.pipelines.amqp010.command_batches import KINDS
+from amqpscope.pipelines.amqp010.command_ends import close
+from amqpscope.pipelines.amqp010.command_walk import walk
+from amqpscope.pipelines.amqp010.commands import (
+    AT,
+    DONE,
+    MORE,
+    OUT,
+    REPORTED,
+    SPENT_OUT,
+    SPENT_PAGES,
+    ST,
+    Batch,
+    Outstanding,
+)
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.ends import COLUMNS, answers_of
+from amqpscope.pipelines.model.events import FRAMES_010, MESSAGES, Events, what
+from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.rows import Waiting
+from amqpscope.pipelines.model.speaking import events_of
+from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.walk import Rows
+
+LIMIT = 1 << 25
+"""Outstanding commands of one connection; further ones are evicted at once."""
+ROOM = 1 << 16
+"""Rows that the kernel writes at a time."""
+_ANSWER = (*COLUMNS, "connection_id", "method", "description")
+_WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
+
+
+class SessionWalk(ABC):
+    """A walk that has rows of commands, by the kernel `command_walk`.
+
+    Args:
+        compiled: whether kernels run compiled.
+        limit: outstanding commands of one connection.
+    """
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[int]
+    MESSAGE: ClassVar[tuple[str, ...]]
+    FRAME: ClassVar[tuple[str, ...]]
+    """Columns of outstanding transfers, and of other commands."""
+    ANSWER: ClassVar[tuple[str, ...]] = ()
+    """Columns of frames that answer, besides _ANSWER."""
+    tables: ClassVar[tuple[str, ...]]
+
+    def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
+        self.compiled = compiled
+        self.limit = limit
+        self.messages, self.frames = Waiting(MESSAGES, self.MESSAGE), Waiting(FRAMES_010, self.FRAME)
+        room = ROOM if compiled else ROOM >> 8
+        self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
+        self.stores = {"messages": self.messages, "frames": self.frames}
+        self._reset()
+
+    @property
+    def partial(self) -> tuple[str, ...]:
+        """Names of its partial results."""
+        return tuple(sj.JOINED[table] for table in self.tables)
+
+    @abstractmethod
+    def _batch(self, events: Events, at: Ints) -> Batch:
+        """Return what the kernel reads of the events at these positions."""
+
+    @abstractmethod
+    def _written(self, events: Events | None, out: Ints) -> Iterator[Rows]:
+        """Yield rows of what the kernel wrote (OUT); `events`: the batch that answers are in, None for none."""
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self.sessions, self.ledger = ss.fresh(), lg.fresh()
+        self.accepts = np.zeros((len(self.ledger[1]), len(AT)), np.int64)
+        self.state = np.zeros(len(ST), np.int64)
+        self.state[ST.SEVERAL] = -1
+
+    @property
+    def _outstanding(self) -> Outstanding:
+        """What kernels take."""
+        return Outstanding(
+            self.conn, self.gaps, self.sessions, self.ledger, self.accepts, self.out, self.reported, self.state
+        )
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        transfers = events.among(_WORDS) if MESSAGES in events.tables else None
+        at = events_of(events, self.conn, FRAMES_010, transfers)
+        if not len(at):
+            return
+        for waiting in self.stores.values():
+            waiting.begin(events)
+        batch = self._batch(events, at)
+        _, more, _ = batch
+        self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
+        self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
+        why = SPENT_OUT
+        while why != DONE:
+            why = call(walk, self.compiled, batch, self._outstanding)
+            if why == SPENT_PAGES:
+                self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
+                self.accepts = grown(self.accepts, len(self.ledger[1]))
+            else:
+                yield from self._rows(events)
+        slot = more[:, MORE.SLOT]
+        still = np.flatnonzero(slot >= 0)
+        still = at[still[self.ledger[1][slot[still], SL.ROW] == more[still, MORE.IDENTITY]]]
+        for waiting in self.stores.values():
+            waiting.end(self._needed(waiting, events, still))
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        while not call(close, self.compiled, self._outstanding):
+            yield from self._rows(None)
+        yield from self._rows(None)
+        for waiting in self.stores.values():
+            waiting.drop()
+            waiting.base = 0
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        parts = self._parts() | {"base": self.messages.base}
+        for name, waiting in self.stores.items():
+            if (rows := waiting.table()) is not None:
+                parts[name] = rows
+            waiting.drop()
+        self._reset()
+        return pack(self.NAME, self.VERSION, parts)
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack(self.NAME, self.VERSION, state)
+        self._restore(parts)
+        for name, waiting in self.stores.items():
+            waiting.put_back(parts.get(name), parts["base"])
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the state besides outstanding rows, by name."""
+        own = {"conn": self.conn, "gaps": self.gaps, "state": self.state, "accepts": self.accepts}
+        return own | named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
+
+    def _restore(self, parts: dict[str, Any]) -> None:
+        """Restore what `_parts` returned."""
+        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
+        self.accepts = parts["accepts"]
+        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+
+    def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
+        """Return the positions of events whose rows a store keeps; `still`: of commands that are outstanding."""
+        return still[events.source[still] == waiting.source]
+
+    def _rows(self, events: Events | None) -> Iterator[Rows]:
+        """Yield what the kernel wrote, as rows."""
+        release_arrays((*self.ledger, self.accepts))
+        out, reported = self.out[: self.state[ST.OUT]], self.reported[: self.state[ST.REPORTED]]
+        self.state[ST.OUT] = self.state[ST.REPORTED] = 0
+        if len(reported):
+            columns = {name: reported[:, number] for number, name in enumerate(REPORTED._fields)}
+            yield from sj.answers(self.tables, columns, self._answers(events, reported[:, REPORTED.ANSWER]))
+        if len(out):
+            yield from self._written(events, out)
+
+    def _answers(self, events: Events | None, ids: Ints) -> dict[str, pa.ChunkedArray]:
+        """Return columns of the frames that answer, by their ids; null for -1."""
+        return answers_of(events, ids, self.frames.base, (*_ANSWER, *self.ANSWER), FRAMES_010)

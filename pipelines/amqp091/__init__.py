@@ -1,0 +1,1 @@
+"""Statistics of AMQP 0-9-1."""

@@ -1,0 +1,213 @@
+"""Publisher confirms of AMQP 0-9-1: writes the table from what `publishes` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.amqp091.confirms import returns as rt
+from amqpscope.pipelines.amqp091.confirms.publishes import (
+    ANSWER,
+    DONE,
+    MORE,
+    NONE,
+    ON_PUBLISH,
+    ON_RETURN,
+    OUT,
+    PUBLISH,
+    ROOM,
+    SPENT_ACCOUNTS,
+    SPENT_OUT,
+    SPENT_PAGES,
+    ST,
+    close,
+    mark,
+    walk,
+)
+from amqpscope.pipelines.model import channels as ch
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
+from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.model.rows import Waiting
+from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.unanswered import CHANNEL_CLOSE, CONNECTION_CLOSE, GAP
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+
+LIMIT = 1 << 26
+"""Outstanding publishes of one connection; further ones are evicted at once."""
+PROTOCOL = "amqp-0-9-1"
+OUTCOMES = ("none", "ack", "nack")
+CLOSES = (CHANNEL_CLOSE, CONNECTION_CLOSE)
+
+
+class Confirms:
+    """Writes `confirms`: a row for each publish that has a number.
+
+    Its events come from `numbers.Numbering` if publishes are to have the numbers that confirms show.
+
+    Args:
+        compiled: whether kernels run compiled.
+        limit: outstanding publishes of one connection.
+    """
+
+    tables = ("confirms",)
+    needs: Mapping[int, Needs] = {
+        FRAMES: Needs(
+            (), ("basic.ack", "basic.nack", "channel.open", "channel.close", "channel.close-ok", "connection.close")
+        ),
+        MESSAGES: Needs(
+            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
+            ("publish", "return"),
+        ),
+    }
+    _COLUMNS = (
+        "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
+        "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
+    )  # fmt: skip
+    VERSION = 3
+
+    def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
+        self.compiled = compiled
+        self.limit = limit
+        self.waiting = Waiting(MESSAGES, self._COLUMNS)
+        self.answers = Waiting(FRAMES, (*COLUMNS, "multiple"))
+        self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self.channels = ch.fresh()
+        self.ledger = lg.fresh()
+        self.returns = rt.fresh()
+        self.state = np.zeros(len(ST), np.int64)
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        matrix = events.matrix
+        more = self._more(events)
+        self.waiting.begin(events)
+        self.answers.begin(events)
+        self.state[ST.AT], self.state[ST.BASE], self.state[ST.LIMIT] = 0, self.waiting.base, self.limit
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
+        accounts, table, own, counts = self.channels
+        own = grown(own, int(counts[1]) + events.lacking)
+        self.channels = accounts, table, own, counts
+        self.returns = rt.roomy(self.returns, int(np.count_nonzero(more[:, MORE.MANDATORY] == 1)), self.compiled)
+        why = SPENT_OUT
+        while why != DONE:
+            why = call(walk, self.compiled, matrix, more, self.conn, self.gaps, self.channels, self.ledger,
+                       self.returns, self.out, self.state)  # fmt: skip
+            if why == SPENT_PAGES:
+                self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
+            elif why == SPENT_ACCOUNTS:
+                accounts, table, own, counts = self.channels
+                self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
+            else:
+                yield from self._rows()
+        still = np.zeros((len(events), 2), np.uint8)
+        first = call(
+            mark, self.compiled, matrix, self.conn, self.channels, self.ledger, self.returns, still, self.state
+        )
+        self.waiting.end(np.flatnonzero(still[:, PUBLISH]))
+        self.answers.end(np.flatnonzero(still[:, ANSWER]))
+        self.answers.forget(first)
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        while not call(close, self.compiled, self.conn, self.gaps, self.channels, self.ledger, self.returns, self.out,
+                       self.state):  # fmt: skip
+            yield from self._rows()
+        yield from self._rows()
+        self.waiting.drop()
+        self.answers.drop()
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "base": self.waiting.base}
+        parts |= (
+            named("channels", ch.cut(self.channels)) | named("ledger", self.ledger) | named("returns", self.returns)
+        )
+        for name, store in (("rows", self.waiting), ("answers", self.answers)):
+            if (rows := store.table()) is not None:
+                parts[name] = rows
+        state = pack("confirms", self.VERSION, parts)
+        self.waiting.drop()
+        self.answers.drop()
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack("confirms", self.VERSION, state)
+        self.conn, self.gaps = parts["conn"], parts["gaps"]
+        self.channels = ch.whole(group(parts, "channels"))
+        self.ledger, self.returns = group(parts, "ledger"), group(parts, "returns")
+        self.waiting.put_back(parts.get("rows"), parts["base"])
+        self.answers.put_back(parts.get("answers"), parts["base"])
+
+    def _more(self, events: Events) -> Any:
+        more = np.full((len(events), len(MORE)), -1, np.int64)
+        if MESSAGES not in events.tables:
+            return more
+        matrix = events.matrix
+        more[:, MORE.MANDATORY] = events.ints({MESSAGES: "mandatory"})
+        equal = np.flatnonzero(
+            ((matrix[:, EV.WHAT] == ON_PUBLISH) & (more[:, MORE.MANDATORY] == 1)) | (matrix[:, EV.WHAT] == ON_RETURN)
+        )
+        if len(equal):
+            more[:, MORE.CODE] = events.ints({MESSAGES: "reply_code"})
+            more[:, MORE.DIGEST] = events.ints({MESSAGES: "content"})
+        return more
+
+    def _rows(self) -> Iterator[Rows]:
+        release_arrays((*self.ledger, *self.returns))
+        count = int(self.state[ST.OUT])
+        self.state[ST.OUT] = 0
+        if not count:
+            return
+        out = self.out[:count].copy()
+        yield "confirms", confirmed(self.waiting.take(out[:, OUT.ROW]), self.answers.chosen(out[:, OUT.ANSWER]), out)
+
+
+def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
+    """Return rows of `confirms`.
+
+    Args:
+        publishes: rows of `messages`, one for each row of `out`.
+        answers: the frames that answer them, nulls where there is none.
+        out: OUT.
+    """
+    count = len(out)
+    answered = out[:, OUT.OUTCOME] != NONE
+    sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
+    timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
+    inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
+    # by a number that is only inferred it is not known that nobody answered
+    by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), GAP, out[:, OUT.BY])
+    returned = out[:, OUT.RETURNED]
+    return conform(
+        "confirms",
+        {name: publishes[name] for name in ("connection_id", "channel", "channel_epoch")}
+        | {name: publishes[name] for name in ("numbered_by", "exchange", "routing_key", "message_id", "body_size")}
+        | {f"publish_{name}": publishes[name] for name in ("ts_ns", "frame_no", "capture", "packet")}
+        | {f"confirm_{name}": answers[name] for name in COLUMNS}
+        | ended(by, out[:, OUT.END_TS], sent)
+        | {
+            "publish_seq": publishes["number"],
+            "protocol": PROTOCOL,
+            "outcome": pa.array(OUTCOMES).take(pa.array(out[:, OUT.OUTCOME])),
+            "multiple": answers["multiple"],
+            "returned": pa.array(returned == 1, mask=returned < 0),
+            "reply_code": known(out[:, OUT.CODE]),
+            "latency_ns": latency(sent, heard, timed & ~inferred),
+            "records": 1,
+        },
+        count,
+    )

@@ -1,0 +1,413 @@
+"""Kernels that derive the numbers of publishes; the rules are in `numbering_rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
+    AGAIN,
+    BASE,
+    CLIENT_CLOSE,
+    CLIENT_CLOSES_ALL,
+    CONFIRM,
+    COUNTED,
+    EPOCH,
+    INFERRED,
+    NONE,
+    OTHER_CLOSE,
+    OTHER_CLOSES_ALL,
+    OVER,
+    PROVEN,
+    QUIET_NS,
+    ROUNDS,
+    SEGMENT,
+    TURN,
+    UNSURE,
+    room_for,
+)
+
+STEP = 1 << 20
+"""Rows that are processed at a time."""
+_MOST = (1 << 63) - 1
+
+Release = Callable[[int, int], None]
+
+
+def nothing(first: int, end: int) -> None:
+    """Keep rows in memory."""
+
+
+def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
+    """Derive the numbers of publishes: NUMBER becomes the derived number, else -1, and GIVEN how it is known.
+
+    Args:
+        rows: TURN, int64; overwritten.
+        bases: BASE, a row per epoch (those of a connection together).
+        gaps: int64 (2, gaps): time at which each gap was certain, below all times for the beginning of a connection;
+            and the bytes that are missing, -1 for unknown.
+        compiled: whether kernels are compiled.
+        release: called with a range of rows that are not needed for now.
+    """
+    epochs = np.zeros((len(bases), len(EPOCH)), np.int64)
+    call(begin, compiled, bases, epochs)
+    parts = [(first, min(first + STEP, len(rows))) for first in range(0, len(rows), STEP)]
+    made = closed = 0
+    ragged = np.zeros(gaps.shape[1] + 1, np.bool_)
+    for first, end in parts:
+        made, closed = call(count, compiled, rows, epochs, first, end, made, closed)
+        cut = rows[first:end, TURN.GAP][rows[first:end, TURN.PARTIAL] == 1]
+        ragged[cut] = ragged[cut + 1] = True
+        release(first, end)
+    room = np.cumsum(room_for(gaps[1], ragged[:-1]))
+    segments = np.full((made + 2 * len(bases) + 1, len(SEGMENT)), NONE, np.int64)
+    made = 0
+    for first, end in reversed(parts):
+        made = call(link, compiled, rows, epochs, segments, first, end, made)
+        release(first, end)
+    made = call(join, compiled, bases, epochs, segments, made)
+    for first, end in parts:
+        call(tally, compiled, rows, epochs, segments, first, end)
+        release(first, end)
+    call(conclude_all, compiled, rows, epochs, segments)
+    call(judge, compiled, epochs, segments, room, made)
+    for first, end in parts:
+        call(write, compiled, rows, segments, gaps[0], first, end)
+        release(first, end)
+
+
+@kernel
+def close(epochs: Array, e: int, ts: int, gap: int, lost: int, by_client: int) -> None:
+    """End an epoch, unless it has ended already."""
+    if epochs[e, EPOCH.END_TS] < 0:
+        epochs[e, EPOCH.END_TS] = ts
+    if by_client == 1 and epochs[e, EPOCH.END_TURN] < 0:
+        epochs[e, EPOCH.END_TURN] = epochs[e, EPOCH.COUNT] + 1
+        epochs[e, EPOCH.END_GAP] = gap
+        epochs[e, EPOCH.LOST] = max(epochs[e, EPOCH.LOST], lost)
+
+
+@kernel
+def begin(bases: Array, epochs: Array) -> None:
+    """Begin epochs with what is known of publishes before the rows."""
+    for e in range(len(epochs)):
+        epochs[e, EPOCH.COUNT] = bases[e, BASE.COUNT]
+        epochs[e, EPOCH.SENT] = bases[e, BASE.COUNT]
+        epochs[e, EPOCH.UNTIL] = bases[e, BASE.UNTIL]
+        epochs[e, EPOCH.LOST] = -1
+        epochs[e, EPOCH.GAP] = -1
+        epochs[e, EPOCH.END_TURN] = -1
+        epochs[e, EPOCH.END_TS] = -1
+        epochs[e, EPOCH.NEXT] = -1
+        epochs[e, EPOCH.SEGMENT] = -1
+        epochs[e, EPOCH.LAST_IN] = -1
+        epochs[e, EPOCH.LAST_ROW] = -1
+        epochs[e, EPOCH.AHEAD] = NONE
+
+
+@kernel
+def count(rows: Array, epochs: Array, first: int, end: int, made: int, closed: int) -> tuple[int, int]:
+    """Go forward: count the publishes of an epoch, and find its end.
+
+    Args:
+        rows: TURN.
+        epochs: EPOCH.
+        first: row to begin with.
+        end: row before which to end.
+        made: how often there was a gap between publishes of an epoch.
+        closed: bit 0: the client closed the connection that the rows are of, bit 1: the broker did.
+
+    Returns:
+        made, closed.
+    """
+    for i in range(first, end):
+        kind = rows[i, TURN.KIND]
+        e = rows[i, TURN.EPOCH]
+        ts = rows[i, TURN.TS]
+        gap = rows[i, TURN.GAP]
+        lost = rows[i, TURN.LOST]
+        if kind <= CONFIRM:
+            epochs[e, EPOCH.UNTIL] = max(epochs[e, EPOCH.UNTIL], ts)
+            epochs[e, EPOCH.LOST] = max(epochs[e, EPOCH.LOST], lost)
+            if kind == CONFIRM:
+                rows[i, TURN.TS] = epochs[e, EPOCH.UNTIL]
+            else:
+                epochs[e, EPOCH.COUNT] += 1
+                if gap != epochs[e, EPOCH.GAP]:
+                    epochs[e, EPOCH.GAP] = gap
+                    made += 1
+        elif kind <= OTHER_CLOSE:
+            close(epochs, e, ts, gap, lost, 1 if kind == CLIENT_CLOSE else 0)
+        else:
+            bit = 1 if kind == CLIENT_CLOSES_ALL else 2
+            if kind == OVER or closed & bit == 0:
+                for other in range(e, rows[i, TURN.NUMBER] if rows[i, TURN.NUMBER] >= 0 else len(epochs)):
+                    close(epochs, other, ts, gap, lost, 0 if kind == OTHER_CLOSES_ALL else 1)
+            closed = 0 if kind == OVER else closed | bit
+    return made, closed
+
+
+@kernel
+def segment(segments: Array, made: int, e: int, gap: int) -> int:
+    """Begin a segment; return the number of segments."""
+    segments[made, SEGMENT.EPOCH] = e
+    segments[made, SEGMENT.GAP] = gap
+    segments[made, SEGMENT.FIRST] = 0
+    segments[made, SEGMENT.WAITED] = 0
+    segments[made, SEGMENT.BROKEN] = 0
+    segments[made, SEGMENT.ROUNDS] = 0
+    segments[made, SEGMENT.QUICK] = 0
+    segments[made, SEGMENT.BY] = 0
+    return made + 1
+
+
+@kernel
+def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made: int) -> int:
+    """Go backward: set turns, segments, and of each publish the next of its epoch; return the number of segments.
+
+    Segments of an epoch are made from its last to its first.
+    """
+    for back in range(end - first):
+        i = end - 1 - back
+        kind = rows[i, TURN.KIND]
+        if kind > UNSURE:
+            continue
+        e = rows[i, TURN.EPOCH]
+        gap = rows[i, TURN.GAP]
+        turn = epochs[e, EPOCH.COUNT]
+        epochs[e, EPOCH.COUNT] -= 1
+        at = epochs[e, EPOCH.SEGMENT]
+        if at < 0:
+            if epochs[e, EPOCH.END_TURN] >= 0 and epochs[e, EPOCH.END_GAP] > gap:
+                made = segment(segments, made, e, epochs[e, EPOCH.END_GAP])
+                epochs[e, EPOCH.LAST_SEGMENT] = made - 1
+            else:
+                epochs[e, EPOCH.LAST_SEGMENT] = made
+            epochs[e, EPOCH.LEAST] = rows[i, TURN.BEGUN]
+        if at < 0 or segments[at, SEGMENT.GAP] != gap:
+            at = made
+            made = segment(segments, made, e, gap)
+            epochs[e, EPOCH.SEGMENT] = at
+        epochs[e, EPOCH.LEAST] = min(epochs[e, EPOCH.LEAST], rows[i, TURN.BEGUN])
+        if rows[i, TURN.NUMBER] >= 0 and rows[i, TURN.NUMBER] - turn > segments[at, SEGMENT.COUNTED]:
+            segments[at, SEGMENT.COUNTED] = rows[i, TURN.NUMBER] - turn
+        if rows[i, TURN.GIVEN] > 0:
+            given = rows[i, TURN.GIVEN] - turn
+            if segments[at, SEGMENT.GIVEN_LEAST] == NONE or given < segments[at, SEGMENT.GIVEN_LEAST]:
+                segments[at, SEGMENT.GIVEN_LEAST] = given
+            segments[at, SEGMENT.GIVEN_MOST] = max(segments[at, SEGMENT.GIVEN_MOST], given)
+        if kind == UNSURE:
+            segments[at, SEGMENT.FIRST] = turn
+        rows[i, TURN.NUMBER] = turn
+        rows[i, TURN.TS] = epochs[e, EPOCH.LEAST]
+        rows[i, TURN.GIVEN] = epochs[e, EPOCH.NEXT]
+        rows[i, TURN.LOST] = at
+        epochs[e, EPOCH.NEXT] = i
+    return made
+
+
+@kernel
+def join(bases: Array, epochs: Array, segments: Array, made: int) -> int:
+    """Add what is known of the numbers of publishes before the rows; return the number of segments."""
+    for e in range(len(epochs)):
+        at = epochs[e, EPOCH.SEGMENT]
+        if at >= 0 and bases[e, BASE.AHEAD] != NONE:
+            if segments[at, SEGMENT.GAP] != bases[e, BASE.GAP]:
+                at = made
+                made = segment(segments, made, e, bases[e, BASE.GAP])
+            segments[at, SEGMENT.COUNTED] = max(segments[at, SEGMENT.COUNTED], bases[e, BASE.AHEAD])
+    return made
+
+
+@kernel
+def follow(rows: Array, epochs: Array, segments: Array, e: int, at: int, bound: int) -> None:
+    """Note whether the client still waits for each confirm, as far as the confirms of a turn show.
+
+    States: ROUNDS counts publishes in a row that had their own confirm before the next; WAITS is 1 once `ROUNDS` of
+    them showed that the client waits. Any other order of events begins anew, and breaks the segment.
+    """
+    turn = epochs[e, EPOCH.TURN]
+    same = epochs[e, EPOCH.LAST_IN] == at
+    began = epochs[e, EPOCH.LAST_TURN] == 0
+    in_step = (
+        epochs[e, EPOCH.IN_STEP] == 1
+        and turn == epochs[e, EPOCH.LAST_TURN] + 1
+        and epochs[e, EPOCH.LOST_BEFORE] == epochs[e, EPOCH.LAST_LOST]
+        and (not same or bound == epochs[e, EPOCH.LAST_BOUND])
+    )
+    if not in_step:
+        epochs[e, EPOCH.WAITS] = 0
+        if not began:
+            segments[at, SEGMENT.BROKEN] = 1
+    if not same:
+        segments[at, SEGMENT.WAITED] = epochs[e, EPOCH.WAITS]
+    if not in_step or not same:
+        epochs[e, EPOCH.ROUNDS] = 0
+        epochs[e, EPOCH.QUICK] = 0
+        epochs[e, EPOCH.SHORTEST] = _MOST
+        epochs[e, EPOCH.LONGEST] = 0
+    elif epochs[e, EPOCH.FOLLOWS] >= 0 and epochs[e, EPOCH.LAST_ROW] >= 0:
+        sent = rows[epochs[e, EPOCH.LAST_ROW], TURN.BEGUN]
+        again = rows[epochs[e, EPOCH.FOLLOWS], TURN.BEGUN]
+        quick = again - epochs[e, EPOCH.WHEN] <= epochs[e, EPOCH.WHEN] - sent
+        epochs[e, EPOCH.ROUNDS] += 1
+        segments[at, SEGMENT.ROUNDS] += 1
+        if quick:
+            epochs[e, EPOCH.QUICK] += 1
+            segments[at, SEGMENT.QUICK] += 1
+            epochs[e, EPOCH.SHORTEST] = min(epochs[e, EPOCH.SHORTEST], again - sent)
+            epochs[e, EPOCH.LONGEST] = max(epochs[e, EPOCH.LONGEST], again - sent)
+        if epochs[e, EPOCH.ROUNDS] == ROUNDS:
+            varies = epochs[e, EPOCH.LONGEST] // 2 >= epochs[e, EPOCH.SHORTEST]
+            if 4 * epochs[e, EPOCH.QUICK] >= 3 * ROUNDS and varies:
+                epochs[e, EPOCH.WAITS] = 1
+            epochs[e, EPOCH.ROUNDS] = 0
+            epochs[e, EPOCH.QUICK] = 0
+            epochs[e, EPOCH.SHORTEST] = _MOST
+            epochs[e, EPOCH.LONGEST] = 0
+    epochs[e, EPOCH.LAST_TURN] = turn
+    epochs[e, EPOCH.LAST_LOST] = epochs[e, EPOCH.LOST_BEFORE]
+    epochs[e, EPOCH.LAST_BOUND] = bound
+    epochs[e, EPOCH.LAST_IN] = at
+    epochs[e, EPOCH.LAST_ROW] = epochs[e, EPOCH.FOLLOWS]
+
+
+@kernel
+def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
+    """Note what the confirms of a turn show: all came after the same number of publishes had begun."""
+    turn = epochs[e, EPOCH.TURN]
+    if turn == 0:
+        return
+    follows = epochs[e, EPOCH.FOLLOWS]
+    at = rows[follows, TURN.LOST] if follows >= 0 else epochs[e, EPOCH.LAST_SEGMENT]
+    tag = epochs[e, EPOCH.TAG]
+    bound = tag - (turn - 1)
+    segments[at, SEGMENT.TAG] = max(segments[at, SEGMENT.TAG], tag)
+    if bound > segments[at, SEGMENT.BOUND]:
+        segments[at, SEGMENT.BOUND] = bound
+        segments[at, SEGMENT.BOUND_FIRST] = turn
+    if bound == segments[at, SEGMENT.BOUND]:
+        segments[at, SEGMENT.BOUND_LAST] = turn
+    until = -1
+    if follows >= 0:
+        until = rows[follows, TURN.BEGUN]
+        segments[at, SEGMENT.FOLLOWED] = max(segments[at, SEGMENT.FOLLOWED], bound)
+    end = epochs[e, EPOCH.END_TS]
+    if epochs[e, EPOCH.END_TURN] == turn and end >= 0 and (until < 0 or end < until):
+        until = end
+    if until - epochs[e, EPOCH.WHEN] >= QUIET_NS and epochs[e, EPOCH.SINCE] == segments[at, SEGMENT.GAP]:
+        lost = epochs[e, EPOCH.LOST_BEFORE]
+        if lost > segments[at, SEGMENT.QUIET_LOST]:
+            segments[at, SEGMENT.QUIET_LOST] = lost
+            segments[at, SEGMENT.QUIET_BOUND] = bound
+        elif lost == segments[at, SEGMENT.QUIET_LOST] and bound > segments[at, SEGMENT.QUIET_BOUND]:
+            segments[at, SEGMENT.QUIET_BOUND] = bound
+    follow(rows, epochs, segments, e, at, bound)
+
+
+@kernel
+def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> None:
+    """Go forward: which publishes had begun when each confirm came, and what that shows of the segment."""
+    for i in range(first, end):
+        e = rows[i, TURN.EPOCH]
+        tag = rows[i, TURN.NUMBER]
+        if rows[i, TURN.KIND] != CONFIRM or tag <= 0 or epochs[e, EPOCH.SEGMENT] < 0:
+            continue
+        when = rows[i, TURN.TS]
+        while epochs[e, EPOCH.NEXT] >= 0 and rows[epochs[e, EPOCH.NEXT], TURN.TS] <= when:
+            epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.GIVEN]
+            epochs[e, EPOCH.SENT] += 1
+        if epochs[e, EPOCH.SENT] + 1 != epochs[e, EPOCH.TURN]:
+            conclude(rows, epochs, segments, e)
+            epochs[e, EPOCH.TURN] = epochs[e, EPOCH.SENT] + 1
+            epochs[e, EPOCH.FOLLOWS] = epochs[e, EPOCH.NEXT]
+            epochs[e, EPOCH.TAG] = 0
+            epochs[e, EPOCH.IN_STEP] = 1
+        epochs[e, EPOCH.TAG] = max(epochs[e, EPOCH.TAG], tag)
+        if tag - 1 != epochs[e, EPOCH.LAST_TAG]:
+            epochs[e, EPOCH.IN_STEP] = 0
+        epochs[e, EPOCH.LAST_TAG] = tag
+        epochs[e, EPOCH.WHEN] = when
+        epochs[e, EPOCH.SINCE] = rows[i, TURN.GAP]
+        epochs[e, EPOCH.LOST_BEFORE] = rows[i, TURN.LOST]
+
+
+@kernel
+def conclude_all(rows: Array, epochs: Array, segments: Array) -> None:
+    """Note what the last confirms of each epoch show."""
+    for e in range(len(epochs)):
+        conclude(rows, epochs, segments, e)
+
+
+@kernel
+def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
+    """Decide for each segment what `ahead` is, and how that is known; `room` is that of all gaps up to each (int64)."""
+    for back in range(made):
+        s = made - 1 - back
+        e = segments[s, SEGMENT.EPOCH]
+        bound = segments[s, SEGMENT.BOUND]
+        followed = segments[s, SEGMENT.FOLLOWED]
+        counted = segments[s, SEGMENT.COUNTED]
+        given = segments[s, SEGMENT.GIVEN_LEAST]
+        if counted < followed:
+            counted = NONE
+        if given != segments[s, SEGMENT.GIVEN_MOST] or given < followed:
+            given = NONE
+        best = counted if counted != NONE else given if given != NONE else bound
+        ahead = best if best > epochs[e, EPOCH.AHEAD] else epochs[e, EPOCH.AHEAD]
+        gap = segments[s, SEGMENT.GAP]
+        most = epochs[e, EPOCH.AHEAD] + room[gap] - room[epochs[e, EPOCH.UP_TO]]
+        forced = epochs[e, EPOCH.EXACT] == 1 and ahead == most
+        epochs[e, EPOCH.AHEAD] = ahead
+        segments[s, SEGMENT.AHEAD] = ahead
+        # After the last seen publish there may be unseen ones, which nothing later shows.
+        reached = followed != NONE and followed == ahead
+        at_rest = (
+            bound != NONE
+            and segments[s, SEGMENT.QUIET_BOUND] == ahead
+            and segments[s, SEGMENT.QUIET_LOST] == epochs[e, EPOCH.LOST]
+            and segments[s, SEGMENT.BOUND_FIRST] != segments[s, SEGMENT.BOUND_LAST]
+        )
+        agreed = given != NONE and given == ahead and (reached or bound == ahead)
+        waits = (
+            epochs[e, EPOCH.KNOWN] == 1
+            and segments[s, SEGMENT.WAITED] == 1
+            and segments[s, SEGMENT.BROKEN] == 0
+            and segments[s, SEGMENT.ROUNDS] >= AGAIN
+            and 4 * segments[s, SEGMENT.QUICK] >= 3 * segments[s, SEGMENT.ROUNDS]
+            and bound == ahead
+        )
+        by = INFERRED
+        if counted != NONE and counted == ahead and bound <= ahead:
+            by = COUNTED
+        elif (at_rest and reached) or agreed or (waits and reached) or forced:
+            by = PROVEN
+        epochs[e, EPOCH.EXACT] = 0 if by == INFERRED else 1
+        epochs[e, EPOCH.UP_TO] = gap
+        epochs[e, EPOCH.KNOWN] = 1 if by != INFERRED and bound == ahead else 0
+        first = segments[s, SEGMENT.FIRST]
+        tag = segments[s, SEGMENT.TAG]
+        confirmed = tag > NONE and (tag - ahead >= first if ahead >= 0 else tag >= first + ahead)
+        segments[s, SEGMENT.BY] = by if first > 0 and (confirmed or counted != NONE) else 0
+
+
+@kernel
+def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> None:
+    """Write the numbers of publishes that have none for certain, and how they are known."""
+    for i in range(first, end):
+        turn = rows[i, TURN.NUMBER]
+        rows[i, TURN.NUMBER] = -1
+        rows[i, TURN.GIVEN] = 0
+        if rows[i, TURN.KIND] != UNSURE:
+            continue
+        at = rows[i, TURN.LOST]
+        how = segments[at, SEGMENT.BY]
+        ahead = segments[at, SEGMENT.AHEAD]
+        if how == 0 or ahead > _MOST - turn or turn + ahead <= 0:
+            continue
+        rows[i, TURN.NUMBER] = turn + ahead
+        # What was read late has the time of reading, not its own.
+        rows[i, TURN.GIVEN] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how

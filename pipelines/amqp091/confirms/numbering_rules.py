@@ -1,0 +1,159 @@
+"""The numbers of publishes, derived from the confirms of their channel: the rules, and what is noted of each publish.
+
+The k-th publish seen of a channel epoch has turn k, and the number k + ahead. `ahead` changes only at gaps in what the
+client sent, and only grows; from one gap to the next is a segment. These rules find it there:
+
+- No confirm comes before its publish: a confirm of number t, before which k publishes were seen to begin, shows that
+  `ahead` is at least t - k. The largest of these bounds in a segment is `ahead` itself if at any one time the newest
+  publish was confirmed. It is too small if a client always has some outstanding.
+- If the client sent nothing for `QUIET_NS` after the confirm that gave the bound, and no other confirm came, the newest
+  publish was confirmed: a broker does not take that long. Because a broker may stall once, the bound is proven only
+  when the confirm of another publish reaches it too. It is also proven if it agrees with the number that the client
+  itself puts into a header.
+- A client that waits for each confirm has nothing outstanding when the confirm comes. The confirms of a steady window
+  look the same, only with smaller numbers; so traffic before the gap, where the numbers are known, must show that the
+  client waits: at `ROUNDS` publishes in a row nothing else was outstanding; after three in four the next publish came
+  sooner after the confirm than the confirm had taken; and no clock did so, because the longest of these rounds took at
+  least twice as long as the shortest. From then on each publish must have its own confirm before the next one, the
+  confirms of what was sent in the gap included, with none missing in between; and so must `AGAIN` publishes after the
+  gap, again with three quick rounds in four.
+- A gap has room for so many publishes (`room_for`). Where `ahead` was certain before it, and the bound shows as many
+  more as it has room for, it is proven; where there is room for none, `ahead` goes on.
+
+Order is judged by the time of a publish's first byte, not by the order of frames alone: what a client sends after a gap
+is read late, when it is certain that the gap will not be filled, and answers are read before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amqpscope.pipelines.model.store import declare
+
+QUIET_NS = 10_000_000_000
+"""No confirm takes as long as this while others come."""
+ROUNDS = 16
+"""Publishes in a row that show that a client waits for each confirm."""
+AGAIN = 8
+"""Publishes in a row after a gap that show that it still does."""
+
+SHORTEST = 39
+"""Bytes of the shortest publish: a method of no names (17), and the header of an empty body without properties (22)."""
+RAGGED = 54
+"""Bytes that more fit where a gap cuts frames: of the first publish all but its method's last byte, of the last all
+but its method's first (whose header lies behind the gap)."""
+ANY = 1 << 40
+"""Room where nobody knows how much is missing; sums of it do not overflow."""
+
+NONE = -(1 << 62)
+"""Stands for null among numbers that may be below zero."""
+SURE, UNSURE, CONFIRM, CLIENT_CLOSE, OTHER_CLOSE, CLIENT_CLOSES_ALL, OTHER_CLOSES_ALL, OVER = range(8)
+"""Kinds of rows: a publish whose number is certain, or not; a confirm; the end of an epoch by its client, or else; the
+same for all epochs of the connection; the end of what was captured of it."""
+COUNTED, PROVEN, INFERRED = 1, 2, 3
+"""How a number is known; 0: there is none."""
+
+
+class Turn(NamedTuple):
+    """Columns of `rows`: what happened, in its order; connections one after the other, each with its OVER."""
+
+    KIND: int
+    EPOCH: int  # row of `epochs`; of what concerns a connection its first
+    TS: int  # `derive`: of confirms the largest so far in the epoch, of publishes the least BEGUN from here on
+    BEGUN: int  # first_ts_ns of a publish
+    NUMBER: int  # publish_seq (-1 for none), or the number confirmed (0: not to be looked at). Of what concerns a
+    # connection: its last epoch + 1, or -1 for that of all. `derive`: the turn of a publish, at last its number
+    GIVEN: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
+    GAP: int  # the last gap before it in what the client sent: row of the times of gaps
+    LOST: int  # gaps before it in what the broker sent. `derive`: of publishes the segment
+    PARTIAL: int  # 1: a publish that lacks a part
+
+
+class Base(NamedTuple):
+    """Columns of `bases`: publishes of an epoch that are no longer among the rows."""
+
+    COUNT: int
+    AHEAD: int  # the number of the last with one, less its turn; NONE
+    GAP: int  # before the last of them
+    UNTIL: int  # the largest time
+
+
+class Epoch(NamedTuple):
+    """Columns of `epochs`."""
+
+    COUNT: int  # publishes; going backward, up to the current one
+    UNTIL: int
+    LOST: int
+    GAP: int
+    END_TURN: int  # turn at which the client ended it, else after all; -1 for not yet
+    END_TS: int  # when anyone did
+    END_GAP: int
+    NEXT: int  # row of the first publish that had not begun
+    LEAST: int
+    SEGMENT: int  # of the current publish; at last of the first
+    LAST_SEGMENT: int  # of what follows the last publish
+    SENT: int  # publishes begun
+    # The confirms with which no further publish had begun:
+    TURN: int  # of the publish that follows them; 0 for none
+    FOLLOWS: int  # that publish's row, -1 for none
+    TAG: int
+    WHEN: int
+    SINCE: int  # GAP of the last of them
+    LOST_BEFORE: int
+    IN_STEP: int  # 1: each has the number after the one before
+    # Whether the client waits for each:
+    LAST_TURN: int
+    LAST_TAG: int
+    LAST_LOST: int
+    LAST_BOUND: int
+    LAST_IN: int  # segment
+    LAST_ROW: int  # of the publish that followed
+    ROUNDS: int
+    QUICK: int  # of these, those after which the next came sooner than the confirm had
+    SHORTEST: int  # time of a quick round, from one publish to the next
+    LONGEST: int
+    WAITS: int
+    # Along the segments:
+    AHEAD: int
+    KNOWN: int  # 1: the last segment's number is certain, and the newest publish was confirmed in it
+    EXACT: int  # 1: its number is certain
+    UP_TO: int  # its GAP
+
+
+class Segment(NamedTuple):
+    """Columns of `segments`: publishes of an epoch between two gaps."""
+
+    EPOCH: int
+    GAP: int
+    FIRST: int  # first turn without a certain number; 0 for none
+    COUNTED: int
+    GIVEN_LEAST: int
+    GIVEN_MOST: int
+    TAG: int
+    BOUND: int
+    BOUND_FIRST: int  # the first and the last turn with that bound
+    BOUND_LAST: int
+    FOLLOWED: int  # the largest bound before a publish
+    QUIET_LOST: int
+    QUIET_BOUND: int
+    WAITED: int  # 1: the client waits for each, as known from before
+    BROKEN: int  # 1: not so here
+    ROUNDS: int
+    QUICK: int
+    AHEAD: int
+    BY: int
+
+
+TURN, BASE, EPOCH, SEGMENT = declare(Turn), declare(Base), declare(Epoch), declare(Segment)
+
+
+def room_for(missing: Any, ragged: Any) -> Any:
+    """Return how many publishes (int64) each gap has room for.
+
+    Args:
+        missing: bytes of each gap (int64), -1 for unknown.
+        ragged: which of them (bool) cut a publish, so that others may lie across their edges as well.
+    """
+    return np.where(missing < 0, ANY, (missing + np.where(ragged, RAGGED, 0)) // SHORTEST)

@@ -1,0 +1,246 @@
+"""Consumers: which queue a delivery came from, by the consume of its tag or by the get that it answers.
+
+A consumer (`consumers`, CONS) is found by the hash of its tag (`buckets`: head). Requests whose answer names what they
+got (basic.get, and basic.consume without a tag) are open in their order; where a gap makes that order uncertain they
+are forgotten, and the queue is unknown. A queue is the id of the event that names it: the request, or, where the
+request leaves the name empty, the queue.declare-ok before it on that channel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, called, kernel
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model.reuse import give, take
+from amqpscope.pipelines.model.store import declare, grown
+
+
+class Consumer(NamedTuple):
+    """Columns of `consumers`."""
+
+    ACCOUNT: int  # -1: free
+    EPOCH: int
+    TAG: int  # hash of its tag
+    QUEUE: int  # id of the event that names its queue
+    COUNT: int  # its outstanding deliveries
+    NEXT: int  # next in its bucket, or next free
+    DEAD: int  # 1: its tag is used by another one, or it was cancelled
+    BEFORE_IT: int  # neighbours on its channel; -1: none
+    AFTER_IT: int
+
+
+class Asked(NamedTuple):
+    """Columns of `asked`: requests without an answer yet."""
+
+    QUEUE: int  # id of the event that names the queue
+    FRAME: int
+    LIMIT: int  # prefetch limit of a consumer
+    NEXT: int
+
+
+class Channel(NamedTuple):
+    """Columns of `ends`, a row for each account (`channels`); -1: none."""
+
+    CONSUMER: int  # its first consumer
+    GET: int  # the oldest basic.get without an answer
+    GET_LAST: int
+    CONSUME: int  # the oldest basic.consume without a tag and an answer
+    CONSUME_LAST: int
+    DECLARED: int  # id of the last queue.declare-ok
+    GOT: int  # id of the event that names the queue of the get-ok seen last
+    LIMIT: int  # limit of consumers begun later; 0: none
+
+
+CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
+FREE, USED, ASKED_FREE, ASKED_USED = range(4)
+Consumers = tuple[Array, Array, Array, Array, Array]
+"""`consumers`, `buckets`, `asked`, `ends`, `counts`."""
+
+
+def fresh() -> Consumers:
+    """Return the state without consumers."""
+    return (
+        np.zeros((16, len(CONS)), np.int64),
+        np.full(32, -1, np.int64),
+        np.zeros((16, len(ASK)), np.int64),
+        np.full((16, len(CHAN)), -1, np.int64),
+        np.array([-1, 0, -1, 0], np.int64),
+    )
+
+
+def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) -> Consumers:
+    """Return the state with room for this many accounts in all, and for more consumers and requests."""
+    consumers, buckets, asked, ends, counts = state
+    consumers = grown(consumers, int(counts[USED]) + more)
+    asked = grown(asked, int(counts[ASKED_USED]) + more)
+    if len(buckets) < len(consumers):
+        old, buckets = buckets, np.full(1 << (2 * len(consumers) - 1).bit_length(), -1, np.int64)
+        call(_move, compiled, consumers, old, buckets)
+    return consumers, buckets, asked, grown(ends, accounts, -1), counts
+
+
+@kernel
+def _move(consumers: Array, old: Array, buckets: Array) -> None:
+    for bucket in range(len(old)):
+        each = old[bucket]
+        while each >= 0:
+            following = consumers[each, CONS.NEXT]
+            at = _bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])
+            consumers[each, CONS.NEXT] = buckets[at]
+            buckets[at] = each
+            each = following
+
+
+@called
+def forget(state: Consumers) -> None:
+    """Forget all consumers at the end of a connection."""
+    consumers, buckets, _, _, counts = state
+    for each in range(counts[USED]):
+        if consumers[each, CONS.ACCOUNT] >= 0 and consumers[each, CONS.DEAD] == 0:
+            buckets[_bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])] = -1
+    counts[FREE] = -1
+    counts[USED] = 0
+    counts[ASKED_FREE] = -1
+    counts[ASKED_USED] = 0
+
+
+@called
+def begin_channel(state: Consumers, account: int) -> None:
+    """Reset the row of an account for a channel epoch without consumers."""
+    ends = state[3]
+    for column in range(len(CHAN)):
+        ends[account, column] = -1
+    ends[account, CHAN.LIMIT] = 0
+
+
+@kernel
+def _bucket(buckets: Array, account: int, tag: int) -> int:
+    mixed = tag ^ (account * 0x9E3779B1)
+    return (mixed ^ (mixed >> 32)) & (len(buckets) - 1)
+
+
+@kernel
+def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
+    """Return the consumer with a tag; -1: none."""
+    consumers, buckets, _, _, _ = state
+    each = buckets[_bucket(buckets, account, tag)]
+    while each >= 0:
+        if (
+            consumers[each, CONS.TAG] == tag
+            and consumers[each, CONS.ACCOUNT] == account
+            and consumers[each, CONS.EPOCH] == epoch
+        ):
+            return each
+        each = consumers[each, CONS.NEXT]
+    return -1
+
+
+@called
+def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> int:
+    """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
+    consumers, buckets, _, ends, counts = state
+    each = take(consumers, CONS.NEXT, counts, FREE, USED)
+    at = _bucket(buckets, account, tag)
+    consumers[each, CONS.ACCOUNT] = account
+    consumers[each, CONS.EPOCH] = epoch
+    consumers[each, CONS.TAG] = tag
+    consumers[each, CONS.QUEUE] = queue
+    consumers[each, CONS.COUNT] = 0
+    consumers[each, CONS.DEAD] = 0
+    consumers[each, CONS.NEXT] = buckets[at]
+    buckets[at] = each
+    first = ends[account, CHAN.CONSUMER]
+    consumers[each, CONS.BEFORE_IT] = -1
+    consumers[each, CONS.AFTER_IT] = first
+    if first >= 0:
+        consumers[first, CONS.BEFORE_IT] = each
+    ends[account, CHAN.CONSUMER] = each
+    return each
+
+
+@called
+def end(state: Consumers, consumer: int) -> None:
+    """Free the tag of a consumer; its outstanding deliveries refer to the consumer until they are settled."""
+    consumers, buckets, _, ends, _ = state
+    at = _bucket(buckets, consumers[consumer, CONS.ACCOUNT], consumers[consumer, CONS.TAG])
+    if buckets[at] == consumer:
+        buckets[at] = consumers[consumer, CONS.NEXT]
+    else:
+        each = buckets[at]
+        while consumers[each, CONS.NEXT] != consumer:
+            each = consumers[each, CONS.NEXT]
+        consumers[each, CONS.NEXT] = consumers[consumer, CONS.NEXT]
+    before, after = consumers[consumer, CONS.BEFORE_IT], consumers[consumer, CONS.AFTER_IT]
+    if before >= 0:
+        consumers[before, CONS.AFTER_IT] = after
+    else:
+        ends[consumers[consumer, CONS.ACCOUNT], CHAN.CONSUMER] = after
+    if after >= 0:
+        consumers[after, CONS.BEFORE_IT] = before
+    consumers[consumer, CONS.DEAD] = 1
+    release(state, consumer, 0)
+
+
+@kernel
+def release(state: Consumers, consumer: int, count: int) -> None:
+    """Note that deliveries of a consumer are no longer outstanding."""
+    consumers, _, _, _, counts = state
+    consumers[consumer, CONS.COUNT] -= count
+    if consumers[consumer, CONS.DEAD] == 1 and consumers[consumer, CONS.COUNT] <= 0:
+        consumers[consumer, CONS.DEAD] = 2
+        consumers[consumer, CONS.ACCOUNT] = -1
+        give(consumers, CONS.NEXT, counts, FREE, consumer)
+
+
+@called
+def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit: int) -> None:
+    """Add a request to the open ones of its kind (CHAN.GET or CHAN.CONSUME)."""
+    _, _, asked, ends, counts = state
+    each = take(asked, ASK.NEXT, counts, ASKED_FREE, ASKED_USED)
+    asked[each, ASK.QUEUE] = queue
+    asked[each, ASK.FRAME] = frame
+    asked[each, ASK.LIMIT] = limit
+    asked[each, ASK.NEXT] = -1
+    if ends[account, kind] < 0:
+        ends[account, kind] = each
+    else:
+        asked[ends[account, kind + 1], ASK.NEXT] = each
+    ends[account, kind + 1] = each
+
+
+@called
+def answer(state: Consumers, account: int, kind: int, conn: Array, gaps: Array) -> int:
+    """Take the oldest open request of a kind; its row stays as it is until the next `ask`.
+
+    If several are open, and a gap since the oldest may hold answers or requests, it is unknown whose the answer is: all
+    are forgotten. The same holds if one is open, and gaps may hold both its answer and another request.
+
+    Returns:
+        Its row; -1: there is none, or it is unknown which one.
+    """
+    _, _, asked, ends, _ = state
+    first = ends[account, kind]
+    if first < 0:
+        return -1
+    frame = asked[first, ASK.FRAME]
+    answers_lost = cn.first_gap(conn, gaps, cn.SERVER, frame) >= 0
+    requests_lost = cn.first_gap(conn, gaps, cn.CLIENT, frame) >= 0
+    many = asked[first, ASK.NEXT] >= 0
+    if (many and (answers_lost or requests_lost)) or (answers_lost and requests_lost):
+        while ends[account, kind] >= 0:
+            _drop(state, account, kind)
+        return -1
+    _drop(state, account, kind)
+    return first
+
+
+@called
+def _drop(state: Consumers, account: int, kind: int) -> None:
+    _, _, asked, ends, counts = state
+    each = ends[account, kind]
+    ends[account, kind] = asked[each, ASK.NEXT]
+    give(asked, ASK.NEXT, counts, ASKED_FREE, each)

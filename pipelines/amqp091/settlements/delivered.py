@@ -1,0 +1,178 @@
+"""What the walk over deliveries stores and writes, and what its steps share: windows, queues, rows of `out`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.amqp091.settlements import consumers as co
+from amqpscope.pipelines.amqp091.settlements import prefetch as pf
+from amqpscope.pipelines.amqp091.settlements import transactions as tx
+from amqpscope.pipelines.amqp091.settlements.consumers import CHAN, CONS
+from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, PLAIN, TX
+from amqpscope.pipelines.model import channels as ch
+from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.channels import ACC
+from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS
+from amqpscope.pipelines.model.events import CONNECTIONS, FRAMES, MESSAGES, what
+from amqpscope.pipelines.model.store import declare
+
+NONE, ACK, NACK, REJECT, AUTO = range(5)
+MISTAKE = ACC.STATE
+"""Column of accounts: the frame with which the client settled what certainly was not outstanding, or the server's last
+one of that channel since; 0 for none. After that, a gap of the server may hold the close of the channel."""
+ROLLED = 1 << 40
+"""Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Otherwise EXTRA is the consumer (-1:
+unknown); for got messages it is -3 - the id of the event that names the queue (-2: their request is unknown)."""
+
+ON_DELIVER, ON_GET = what(MESSAGES, "deliver"), what(MESSAGES, "get")
+ON_ACK, ON_NACK, ON_REJECT = (what(FRAMES, f"basic.{name}") for name in ("ack", "nack", "reject"))
+ON_CONSUME, ON_CONSUME_OK = what(FRAMES, "basic.consume"), what(FRAMES, "basic.consume-ok")
+ON_CANCEL, ON_CANCEL_OK = what(FRAMES, "basic.cancel"), what(FRAMES, "basic.cancel-ok")
+ON_ASK_GET, ON_GET_OK, ON_GET_EMPTY = (what(FRAMES, f"basic.{name}") for name in ("get", "get-ok", "get-empty"))
+ON_DECLARE_OK, ON_QOS = what(FRAMES, "queue.declare-ok"), what(FRAMES, "basic.qos")
+ON_RECOVER, ON_RECOVER_OK = what(FRAMES, "basic.recover"), what(FRAMES, "basic.recover-ok")
+ON_RECOVER_ASYNC, ON_CONFIRM = what(FRAMES, "basic.recover-async"), what(FRAMES, "confirm.select")
+ON_SELECT = what(FRAMES, "tx.select")
+ON_COMMIT, ON_COMMIT_OK = what(FRAMES, "tx.commit"), what(FRAMES, "tx.commit-ok")
+ON_TX_ROLLBACK, ON_ROLLBACK_OK = what(FRAMES, "tx.rollback"), what(FRAMES, "tx.rollback-ok")
+ON_OPEN, ON_CLOSE, ON_CLOSE_OK, ON_CONNECTION_CLOSE = ch.OPEN, ch.CLOSE, ch.CLOSE_OK, what(FRAMES, "connection.close")
+ON_CONNECTION = what(CONNECTIONS)
+
+
+class Output(NamedTuple):
+    """Columns of `out`: a delivery that is no longer outstanding."""
+
+    ROW: int  # its id
+    OUTCOME: int
+    ANSWER: int  # id of the frame with which it took effect; -1: none
+    MULTIPLE: int  # -1: null, as REQUEUE
+    REQUEUE: int
+    BY: int  # of `unanswered.ENDED_BY`
+    END_TS: int  # -1: not known
+    QUEUE: int  # id of the event that names its queue; -1: not known
+
+
+class More(NamedTuple):
+    """Columns of `more`: what this walk needs of an event besides EV."""
+
+    TAG: int  # hash of consumer_tag; 0 where it is null or empty
+    NO_ACK: int  # of deliveries
+    REQUEUE: int
+    UNNAMED: int  # 1: the queue's name is empty
+    LIMIT: int  # prefetch_count; of connections rtt_ns
+    WHOLE: int  # `global`
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int  # the next event of the batch
+    BASE: int  # id of the first event of the batch
+    OUT: int  # rows of `out`
+    LIMIT: int  # deliveries that may be outstanding
+
+
+OUT, MORE, ST = declare(Output), declare(More), declare(State)
+Book = tuple[Array, Array, ch.Channels, lg.Ledger]
+"""`conn`, `gaps`, channels and ledger: what is outstanding, and on which channel."""
+Own = tuple[co.Consumers, tx.Transactions, pf.Prefetch]
+Result = tuple[Array, Array]
+"""`out` and `state`."""
+SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, SPENT_ACTS, DONE = range(5)
+"""Why the kernel returned."""
+
+
+@kernel
+def note_missed_select(account: int, transactions: tx.Transactions) -> None:
+    """Note that a tx.select may have been missed."""
+    if transactions[0][account, TX.MODE] == PLAIN:
+        transactions[0][account, TX.MODE] = PERHAPS
+
+
+@called
+def notice_gaps(account: int, book: Book, own: Own) -> None:
+    """Apply a gap in what the client sends to windows and transactions, at the next event of their channel."""
+    conn, gaps, channels, _ = book
+    seen = channels[0][account, ACC.EXTRA]
+    if seen != conn[CONN.CLIENT_GAPS]:
+        first, last = 2 * seen + CLIENT, 2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT
+        close_windows(account, -1, gaps[first, GAP_TS], 0, own)
+        unsure_windows(account, gaps[last, GAP_FRAME] - 1, gaps[first, GAP_TS], own)
+        note_missed_select(account, own[1])
+        channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
+
+
+@called
+def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> None:
+    """Close the windows of a channel, at a frame, or (identity -1) at a time.
+
+    `seen` is 0 if the time of the end is unknown.
+    """
+    consumers, _, prefetch = own
+    pf.closed(prefetch, pf.of_channel(account), identity, ts, seen)
+    if identity >= 0:
+        prefetch[0][pf.of_channel(account), pf.WIN.LIMIT] = 0
+    each = consumers[3][account, CHAN.CONSUMER]
+    while each >= 0:
+        pf.closed(prefetch, pf.of_consumer(each), identity, ts, seen)
+        if identity >= 0:
+            prefetch[0][pf.of_consumer(each), pf.WIN.LIMIT] = 0
+        each = consumers[0][each, CONS.AFTER_IT]
+
+
+@called
+def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
+    """Note that deliveries up to a frame may have been settled in a gap."""
+    consumers, _, prefetch = own
+    pf.unsure(prefetch, pf.of_channel(account), frame, ts)
+    each = consumers[3][account, CHAN.CONSUMER]
+    while each >= 0:
+        pf.unsure(prefetch, pf.of_consumer(each), frame, ts)
+        each = consumers[0][each, CONS.AFTER_IT]
+
+
+@kernel
+def leave_windows(account: int, extra: int, frame: int, identity: int, ts: int, answers: int, own: Own) -> None:
+    """Take a settled delivery out of its windows; got messages are in none."""
+    _, _, prefetch = own
+    if extra >= -1:
+        pf.settled(prefetch, pf.of_channel(account), frame, identity, ts, answers)
+        if extra >= 0:
+            pf.settled(prefetch, pf.of_consumer(extra), frame, identity, ts, answers)
+
+
+@kernel
+def plain(extra: int, transactions: tx.Transactions) -> int:
+    """Return EXTRA of a delivery as it was before a rollback, which is forgotten."""
+    if extra < ROLLED:
+        return extra
+    act = extra - ROLLED
+    extra = transactions[1][act, ACT.EXTRA]
+    tx.free(transactions, act)
+    return extra
+
+
+@kernel
+def queue_of(extra: int, consumers: co.Consumers) -> int:
+    """Return the id of the event that names the queue of a delivery; -1: unknown."""
+    return consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
+
+
+@kernel
+def finish(
+    result: Result, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int, end_ts: int, queue: int
+) -> None:
+    """Write a row of `out`."""
+    out, state = result
+    at = state[ST.OUT]
+    out[at, OUT.ROW] = row
+    out[at, OUT.OUTCOME] = outcome
+    out[at, OUT.ANSWER] = answer
+    out[at, OUT.MULTIPLE] = multiple
+    out[at, OUT.REQUEUE] = requeue
+    out[at, OUT.BY] = by
+    out[at, OUT.END_TS] = end_ts
+    out[at, OUT.QUEUE] = queue
+    state[ST.OUT] = at + 1

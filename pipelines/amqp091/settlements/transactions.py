@@ -1,0 +1,153 @@
+"""Acknowledgements in transactions: they take effect with tx.commit-ok, and never after tx.rollback.
+
+A channel epoch (`work`, TX, a row for each account of `channels`) is in one of these modes:
+
+| mode | acknowledgements |
+|---|---|
+| PLAIN | take effect at once: the channel was seen from its beginning, or is in confirm mode |
+| PERHAPS | a tx.select may have been missed: they wait for what shows that (PATIENCE_NS at most) |
+| SELECTED | wait for a commit or rollback |
+
+Acknowledgements that wait (`acts`, ACT) are listed: those since the last commit or rollback (TX.OPEN), and for each
+commit or rollback without an answer those before it (`asked`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.pool import append_row
+from amqpscope.pipelines.model.reuse import give, take
+from amqpscope.pipelines.model.store import declare, grown
+
+PLAIN, PERHAPS, SELECTED = range(3)
+PATIENCE_NS = 60_000_000_000
+"""A transaction whose tx.select was missed is committed within this."""
+
+
+class Channel(NamedTuple):
+    """Columns of `work`."""
+
+    MODE: int
+    OPEN: int  # the first acknowledgement since the last commit or rollback; -1: none
+    OPEN_LAST: int
+    ASKED: int  # the oldest commit or rollback without an answer; -1: none
+    ASKED_LAST: int
+    RECOVER: int  # number of a basic.recover without an answer; -1: none
+    RECOVER_TS: int
+
+
+class Act(NamedTuple):
+    """Columns of `acts`: a delivery, and the acknowledgement of it that waits."""
+
+    ROW: int
+    FRAME: int
+    EXTRA: int
+    NUMBER: int
+    OUTCOME: int
+    MULTIPLE: int
+    REQUEUE: int
+    ACK: int  # id of the acknowledgement
+    ACK_FRAME: int
+    ACK_TS: int
+    ROLLED_TS: int  # when a rollback brought it back before; -1: never
+    NEXT: int
+
+
+class Asked(NamedTuple):
+    """Columns of `asked`: a tx.commit or tx.rollback."""
+
+    COMMITS: int
+    FRAME: int
+    FIRST: int  # the first acknowledgement that it is about; -1: none
+    NEXT: int
+
+
+TX, ACT, ASKED = declare(Channel), declare(Act), declare(Asked)
+FREE, USED, ASKED_FREE, ASKED_USED = range(4)
+Transactions = tuple[Array, Array, Array, Array]
+"""`work`, `acts`, `asked`, `counts`."""
+
+
+def fresh() -> Transactions:
+    """Return the state without transactions."""
+    return (
+        np.full((16, len(TX)), -1, np.int64),
+        np.zeros((16, len(ACT)), np.int64),
+        np.zeros((16, len(ASKED)), np.int64),
+        np.array([-1, 0, -1, 0], np.int64),
+    )
+
+
+def roomy(state: Transactions, accounts: int, asked: int) -> Transactions:
+    """Return the state with room for this many accounts in all, and for more commits and rollbacks."""
+    work, acts, requests, counts = state
+    return grown(work, accounts, -1), acts, grown(requests, int(counts[ASKED_USED]) + asked), counts
+
+
+@called
+def forget(state: Transactions) -> None:
+    """Forget everything at the end of a connection."""
+    counts = state[3]
+    counts[FREE] = -1
+    counts[USED] = 0
+    counts[ASKED_FREE] = -1
+    counts[ASKED_USED] = 0
+
+
+@called
+def begin_channel(state: Transactions, account: int, mode: int) -> None:
+    """Reset the row of an account for a channel epoch on which nothing is outstanding."""
+    work = state[0]
+    for column in range(len(TX)):
+        work[account, column] = -1
+    work[account, TX.MODE] = mode
+
+
+@called
+def act(state: Transactions, account: int) -> int:
+    """Return a row for an acknowledgement that waits, after those since the last commit; -1: there is no room."""
+    work, acts, _, counts = state
+    each = counts[FREE]
+    if each >= 0:
+        counts[FREE] = acts[each, ACT.NEXT]
+    else:
+        each = counts[USED]
+        if each >= len(acts):
+            return -1
+        counts[USED] = each + 1
+    append_row(acts, each, ACT.NEXT, work, account, TX.OPEN, TX.OPEN_LAST)
+    return each
+
+
+@called
+def free(state: Transactions, each: int) -> None:
+    """Free a row of `acts`."""
+    _, acts, _, counts = state
+    acts[each, ACT.ROW] = -1
+    give(acts, ACT.NEXT, counts, FREE, each)
+
+
+@called
+def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
+    """Add a commit or rollback of the acknowledgements since the last one."""
+    work, _, asked, counts = state
+    each = take(asked, ASKED.NEXT, counts, ASKED_FREE, ASKED_USED)
+    asked[each, ASKED.COMMITS] = commits
+    asked[each, ASKED.FRAME] = frame
+    asked[each, ASKED.FIRST] = work[account, TX.OPEN]
+    work[account, TX.OPEN] = -1
+    append_row(asked, each, ASKED.NEXT, work, account, TX.ASKED, TX.ASKED_LAST)
+
+
+@called
+def answered(state: Transactions, account: int) -> None:
+    """Remove the oldest commit or rollback, and the acknowledgements that it was about."""
+    work, _, asked, counts = state
+    each = work[account, TX.ASKED]
+    work[account, TX.ASKED] = asked[each, ASKED.NEXT]
+    give(asked, ASKED.NEXT, counts, ASKED_FREE, each)

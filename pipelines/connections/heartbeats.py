@@ -1,0 +1,299 @@
+"""Heartbeats: whether each side showed signs of life as often as was agreed.
+
+Any byte is a sign of life (AMQP 0-9-1, 4.2.7): the first and the last byte of frames count, and so do skipped bytes.
+Silence counts from connection.tune-ok, which agrees the interval, to the first connection.close; if these were not
+seen, from the first packet and to the last. The time of bytes that the capture lacks is unknown: what ends with a gap,
+or begins with one, is no silence, and of a missing direction nothing is known. Where the connection's ending shows that
+the path was lost, nothing says what a side sent that did not arrive, or waited for what it had sent before: of such a
+side it is unknown what it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.model.connection import CLIENT, CONN, attend, fresh, is_missing, open_connection
+from amqpscope.pipelines.model.events import (
+    ANOMALIES,
+    CONNECTIONS,
+    EV,
+    FRAMES,
+    FRAMES_010,
+    SPOKEN,
+    Events,
+    what,
+)
+from amqpscope.pipelines.model.store import declare, pack, unpack
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+
+NAME, VERSION = "heartbeats", 3
+PROTOCOLS = [SPOKEN[FRAMES], SPOKEN[FRAMES_010]]
+"""They agree on heartbeats alike."""
+SECOND = 1_000_000_000
+LONGEST = (1 << 63) - 1
+"""292 years: longer silences are clamped to it."""
+
+
+class Span(NamedTuple):
+    """Columns of `span`: the times between which silence counts on the open connection."""
+
+    APPLIES: int  # 1: it has a row, and speaks one of PROTOCOLS
+    NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
+    DARK: int  # bit 0: what the server sent was lost on the way; bit 1: what the client sent
+    AGREED: int  # 1: connection.tune-ok was seen
+    CLOSED: int  # 1: connection.close was seen
+    END: int  # time of that, else of the last packet
+
+
+class Sign(NamedTuple):
+    """Columns of `signs`, which has a row for each side."""
+
+    HEARD: int  # 1: something of it was seen
+    LATEST: int  # time of its last sign of life, and not before silence counts
+    SILENCE: int  # longest silence so far
+    MISSED: int  # whole intervals without a sign
+    LOST: int  # 1: its last sign of life is a gap
+
+
+class Row(NamedTuple):
+    """Columns of `rows`; -1 for null."""
+
+    CONNECTION: int
+    FROM_CLIENT: int
+    NEGOTIATED: int
+    SILENCE: int
+    MISSED: int
+
+
+SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
+DARK = {"path-lost": 3, "path-lost-to-server": 1 << CLIENT, "path-lost-to-client": 1 << (1 - CLIENT)}
+"""Endings that show that the path lost what a side sent, and SPAN.DARK then."""
+NOT_MINE = -2
+"""Value of `negotiated` for a connection of another protocol."""
+
+_GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
+_METHODS = ("connection.tune-ok", "connection.close")
+_TUNE_OK, _CLOSE = (what(FRAMES, method) for method in _METHODS)
+_TUNE_OK_010, _CLOSE_010 = (what(FRAMES_010, method) for method in _METHODS)
+
+
+class Heartbeats:
+    """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction.
+
+    The state has a fixed size.
+    """
+
+    tables = ("heartbeats",)
+    needs: ClassVar[Mapping[int, Needs]] = {
+        CONNECTIONS: Needs(("heartbeat", "ending")),
+        ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
+        FRAMES: Needs((), _METHODS),
+        FRAMES_010: Needs((), _METHODS),
+    }
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._renew()
+
+    def _renew(self) -> None:
+        self._conn, _ = fresh()
+        self._span = np.zeros(len(SPAN), np.int64)
+        self._signs = np.zeros((2, len(SIGN)), np.int64)
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; yield rows of connections that ended."""
+        if not len(events):
+            return
+        begun = int(np.count_nonzero(events.source == CONNECTIONS))
+        rows = np.zeros((2 * (begun + 1), len(ROW)), np.int64)
+        no_gaps = np.zeros((0, 3), np.int64)
+        state = (self._conn, no_gaps, self._span, self._signs)
+        count = call(listen, self.compiled, *state, events.matrix, _negotiated(events), _dark(events), rows)
+        yield from _rows(rows[:count])
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield rows of the last connection."""
+        rows = np.zeros((2, len(ROW)), np.int64)
+        count = call(conclude, False, self._conn, self._span, self._signs, rows, 0)
+        self._renew()
+        yield from _rows(rows[:count])
+
+    def take_out(self) -> bytes:
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
+        state = pack(NAME, VERSION, {"conn": self._conn, "span": self._span, "signs": self._signs})
+        self._renew()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        parts = unpack(NAME, VERSION, state)
+        self._conn, self._span, self._signs = parts["conn"], parts["span"], parts["signs"]
+
+
+def _negotiated(events: Events) -> Array:
+    """Return the interval (s) per event: for a connection's row, -1 where it was not seen, or NOT_MINE."""
+    found = events.ints({CONNECTIONS: "heartbeat"})
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    if len(at):
+        protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
+        mine = pc.fill_null(pc.is_in(protocol.cast(pa.string()), value_set=pa.array(PROTOCOLS)), False).to_numpy()
+        found[at[~mine]] = NOT_MINE
+    return found
+
+
+def _dark(events: Events) -> Array:
+    """Return SPAN.DARK per event."""
+    found = np.zeros(len(events), np.int64)
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    if len(at):
+        endings = events.take(CONNECTIONS, at, ["ending"])["ending"].cast(pa.string()).to_pylist()
+        found[at] = [DARK.get(ending or "", 0) for ending in endings]
+    return found
+
+
+def _rows(rows: Array) -> Iterator[Rows]:
+    if len(rows):
+        columns = {
+            "connection_id": rows[:, ROW.CONNECTION],
+            "from_client": pa.array(rows[:, ROW.FROM_CLIENT] == CLIENT),
+            "negotiated_s": known(rows[:, ROW.NEGOTIATED]),
+            "longest_silence_ns": known(rows[:, ROW.SILENCE]),
+            "missed": known(rows[:, ROW.MISSED]),
+        }
+        yield "heartbeats", conform("heartbeats", columns, len(rows))
+
+
+@kernel
+def listen(
+    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, negotiated: Array, dark: Array, rows: Array
+) -> int:  # fmt: skip
+    """Walk over a batch.
+
+    Args:
+        conn: CONN.
+        gaps: empty; gaps are not needed later.
+        span: SPAN.
+        signs: SIGN, of each side.
+        events: EV.
+        negotiated: see `_negotiated`.
+        dark: see `_dark`.
+        rows: ROW; two for each connection that may end here.
+
+    Returns:
+        Number of rows that were written.
+    """
+    count = 0
+    for i in range(len(events)):
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            count = conclude(conn, span, signs, rows, count)
+            open_connection(conn, events[i, EV.CONNECTION])
+            for column in range(len(span)):
+                span[column] = 0
+        attend(conn, gaps, events, i, i)
+        source = events[i, EV.SOURCE]
+        if source == CONNECTIONS and span[SPAN.APPLIES] == 1:  # of a connection that goes on, more is known by now
+            span[SPAN.NEGOTIATED] = negotiated[i]
+            span[SPAN.DARK] = dark[i]
+            if span[SPAN.CLOSED] == 0:
+                span[SPAN.END] = events[i, EV.TS]
+        elif source == CONNECTIONS:
+            begin(span, signs, events, i, negotiated[i])
+            span[SPAN.DARK] = dark[i]
+        elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
+            word = events[i, EV.WHAT]
+            if source == FRAMES or source == FRAMES_010:
+                if (word == _TUNE_OK or word == _TUNE_OK_010) and span[SPAN.AGREED] == 0:
+                    agree(span, signs, events[i, EV.TS])
+                if (word == _CLOSE or word == _CLOSE_010) and span[SPAN.CLOSED] == 0:
+                    span[SPAN.CLOSED] = 1
+                    span[SPAN.END] = events[i, EV.TS]
+                hear(span, signs, events, i, False)
+            elif source == ANOMALIES and word in (_GAP, _SKIPPED):
+                hear(span, signs, events, i, word == _GAP)
+    return count
+
+
+@kernel
+def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> None:
+    """Begin a connection: until more is seen, silence counts from its first packet to its last."""
+    span[SPAN.APPLIES] = 0 if negotiated == NOT_MINE else 1
+    span[SPAN.NEGOTIATED] = negotiated
+    span[SPAN.AGREED] = 0
+    span[SPAN.CLOSED] = 0
+    span[SPAN.END] = events[i, EV.TS]
+    for side in range(2):
+        signs[side, SIGN.HEARD] = 0
+        signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
+        signs[side, SIGN.SILENCE] = 0
+        signs[side, SIGN.MISSED] = 0
+        signs[side, SIGN.LOST] = 0
+
+
+@kernel
+def agree(span: Array, signs: Array, ts: int) -> None:
+    """Note the agreed interval: silence counts from now on."""
+    span[SPAN.AGREED] = 1
+    for side in range(2):
+        signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], ts)
+        signs[side, SIGN.SILENCE] = 0
+        signs[side, SIGN.MISSED] = 0
+
+
+@kernel
+def hear(span: Array, signs: Array, events: Array, i: int, is_gap: bool) -> None:
+    """Note a sign of life. The time of a gap is unknown, so no silence ends or begins with it."""
+    side = events[i, EV.FROM_CLIENT]
+    first = events[i, EV.FIRST_TS]
+    last = events[i, EV.TS]
+    if not is_gap and signs[side, SIGN.LOST] == 0:
+        note_silence(span, signs, side, first if first >= 0 else last)
+    if not is_gap:
+        signs[side, SIGN.HEARD] = 1
+    signs[side, SIGN.LOST] = 1 if is_gap else 0
+    signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], last)
+
+
+@kernel
+def note_silence(span: Array, signs: Array, side: int, until: int) -> None:
+    """Count the silence of a side until a time."""
+    early = signs[side, SIGN.LATEST]
+    late = min(until, span[SPAN.END])
+    if late <= early:
+        return
+    silence = LONGEST
+    if early >= 0 or late <= LONGEST + early:
+        silence = late - early
+    signs[side, SIGN.SILENCE] = max(signs[side, SIGN.SILENCE], silence)
+    if span[SPAN.NEGOTIATED] > 0:
+        signs[side, SIGN.MISSED] += silence // (span[SPAN.NEGOTIATED] * SECOND)
+
+
+@kernel
+def conclude(conn: Array, span: Array, signs: Array, rows: Array, count: int) -> int:
+    """Write the rows of the open connection; return the number of rows written so far."""
+    if span[SPAN.APPLIES] != 1:
+        return count
+    span[SPAN.APPLIES] = 0
+    for side in range(2):
+        if signs[side, SIGN.LOST] == 0:
+            note_silence(span, signs, side, span[SPAN.END])
+        unknown = signs[side, SIGN.HEARD] == 0 and (signs[side, SIGN.LOST] == 1 or is_missing(conn, side))
+        rows[count, ROW.CONNECTION] = conn[CONN.ID]
+        rows[count, ROW.FROM_CLIENT] = side
+        rows[count, ROW.NEGOTIATED] = span[SPAN.NEGOTIATED]
+        rows[count, ROW.SILENCE] = -1 if unknown else signs[side, SIGN.SILENCE]
+        is_dark = span[SPAN.DARK] >> side & 1
+        rows[count, ROW.MISSED] = -1 if unknown or is_dark or span[SPAN.NEGOTIATED] < 0 else signs[side, SIGN.MISSED]
+        count += 1
+    return count

@@ -1,0 +1,248 @@
+"""What every walk knows of the open connection: which sides were seen, what is missing, how it closed.
+
+`conn` is one row (CONN). `gaps` (int64, four columns) lists where frames may be missing: row 2 * k + side is gap k of
+that side, with the number of the frame after it, the time at which that was certain, and the number of the last frame
+of that side before it (-1 for none).
+
+Frames may also be late: where the length of a frame is damaged, the bytes after it wait for its end, while the other
+side's frames get their numbers. These may have answered what comes late, so they lack there: this is a gap of the other
+side around the late frames, whose first one is the fourth column (-1: frames are missing).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model.events import (
+    ANOMALIES,
+    CONNECTIONS,
+    EV,
+    FRAMES,
+    FRAMES_010,
+    MESSAGES,
+    STREAM_FRAMES,
+    what,
+)
+from amqpscope.pipelines.model.store import declare, grown
+
+SERVER, CLIENT = range(2)
+"""Sides: `from_client` as a number."""
+
+
+class Connection(NamedTuple):
+    """Columns of `conn`; -1 where nothing is known."""
+
+    ID: int  # connection_id
+    HAS_ROW: int  # 1: it has a row in `connections`
+    SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
+    CLOSED: int  # 1: there was a FIN or RST; 2: it was evicted
+    PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
+    SEEN_SERVER: int  # 1: frames of that side were seen
+    SEEN_CLIENT: int
+    SPOKEN: int  # 1: a frame, or the verdict on the connection, shows that both sides have spoken
+    LAST_SERVER: int  # number of the last frame of that side
+    LAST_CLIENT: int
+    LAST_FRAME: int  # of either
+    LAST_TS: int  # largest time of a frame
+    SERVER_CLOSE: int  # number of the first connection.close (streams: close) of that side
+    CLIENT_CLOSE: int
+    SERVER_CLOSE_TS: int
+    CLIENT_CLOSE_TS: int
+    SERVER_CLOSE_EVENT: int  # its event's id
+    CLIENT_CLOSE_EVENT: int
+    SERVER_GAPS: int  # rows of `gaps` of that side
+    CLIENT_GAPS: int
+    LATE_SERVER: int  # frames of that side with earlier times are late
+    LATE_CLIENT: int
+
+
+CONN = declare(Connection)
+GAP_FRAME, GAP_TS, GAP_SINCE, GAP_LATE = range(4)
+
+_GAP_CODES = tuple(
+    what(ANOMALIES, code)
+    for code in (
+        "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
+        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-version-unknown",
+        "frame-flags-unknown", "frame-head-wrong", "frame-too-short", "frame-track-wrong", "frame-reserved-set",
+        "frame-cut",
+    )
+)  # fmt: skip
+"""Anomalies after which frames of that direction may be missing, where they have a frame number."""
+FRAME_CUT = _GAP_CODES[-1]
+_CHANNEL_WRONG, _CONTENT_UNEXPECTED = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
+_CONNECTION = what(CONNECTIONS)
+_CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
+_START, _START_010 = (what(source, "connection.start") for source in (FRAMES, FRAMES_010))
+_STREAM_CLOSE, _PROPERTIES = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "peer-properties")
+
+
+def fresh() -> tuple[Array, Array]:
+    """Return a `conn` without a connection, and `gaps`."""
+    return np.full(len(CONN), -1, np.int64), np.zeros((64, 4), np.int64)
+
+
+def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
+    """`gaps` with room for what a batch may add (`Events.lacking`)."""
+    most = max(int(conn[CONN.SERVER_GAPS]), int(conn[CONN.CLIENT_GAPS]), 0)
+    return grown(gaps, 2 * (most + lacking + 1))
+
+
+@kernel
+def is_gap(what: int) -> bool:
+    """Return whether an anomaly means that frames may be missing before its frame number."""
+    return what in _GAP_CODES
+
+
+@kernel
+def may_be_another(what: int) -> bool:
+    """Return whether an anomaly means that a frame may be another one, whose type was damaged."""
+    return what in (_CHANNEL_WRONG, _CONTENT_UNEXPECTED)
+
+
+@kernel
+def open_connection(conn: Array, identity: int) -> None:
+    """Begin the next connection, and forget the last one."""
+    for column in range(len(conn)):
+        conn[column] = -1
+    conn[CONN.ID] = identity
+    conn[CONN.SERVER_GAPS] = 0
+    conn[CONN.CLIENT_GAPS] = 0
+
+
+@kernel
+def add_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int) -> None:
+    """Note a place at which frames of a side may be missing."""
+    put_gap(conn, gaps, side, frame, ts, -1)
+
+
+@kernel
+def put_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int, late: int) -> None:
+    """Write a row of `gaps`."""
+    row = 2 * conn[CONN.SERVER_GAPS + side] + side
+    if row < len(gaps):
+        gaps[row, GAP_FRAME] = frame
+        gaps[row, GAP_TS] = ts
+        gaps[row, GAP_SINCE] = conn[CONN.LAST_SERVER + side]
+        gaps[row, GAP_LATE] = late
+        conn[CONN.SERVER_GAPS + side] += 1
+
+
+@kernel
+def note_late(conn: Array, gaps: Array, side: int, frame: int) -> None:
+    """Note a late frame of a side: what the other side sent before it in their order may have come after it."""
+    other = CLIENT - side
+    last = 2 * (conn[CONN.SERVER_GAPS + other] - 1) + other
+    if last >= 0 and gaps[last, GAP_LATE] >= 0:
+        gaps[last, GAP_FRAME] = frame + 1
+
+
+@kernel
+def is_late(conn: Array, gaps: Array, side: int, frame: int) -> bool:
+    """Return whether a frame may be late: one that a frame of this side, with a smaller number, may have answered."""
+    row = first_gap(conn, gaps, side, frame)
+    return bool(row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame)
+
+
+@kernel
+def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> None:
+    """Note what an event says of its connection, which is open. Call this for every event before using it.
+
+    A cut frame is a gap of its channel alone: the walk notes it (EV.CUT).
+
+    Args:
+        conn: CONN.
+        gaps: see the module.
+        events: EV.
+        i: the event.
+        identity: the event's id.
+    """
+    source = events[i, EV.SOURCE]
+    side = events[i, EV.FROM_CLIENT]
+    word = events[i, EV.WHAT]
+    ts = events[i, EV.TS]
+    if source == CONNECTIONS:
+        conn[CONN.HAS_ROW] = 1
+        closed = events[i, EV.NUMBER]
+        conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
+        conn[CONN.CLOSED] = events[i, EV.MULTIPLE]
+        conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
+        if events[i, EV.RESPONSE] == 1:
+            conn[CONN.SPOKEN] = 1
+    elif source == ANOMALIES:
+        frame = events[i, EV.ORDER]
+        lacks = is_gap(word) and (word != FRAME_CUT or is_closed(conn))
+        if side >= 0 and frame >= 0 and (lacks or may_be_another(word)):
+            add_gap(conn, gaps, side, frame, ts)
+            if ts < conn[CONN.LAST_TS]:
+                put_gap(conn, gaps, CLIENT - side, frame, ts, frame)
+                conn[CONN.LATE_SERVER + side] = conn[CONN.LAST_TS]
+    elif (source == FRAMES or source == STREAM_FRAMES or source == FRAMES_010) and side >= 0:
+        conn[CONN.SEEN_SERVER + side] = 1
+        conn[CONN.LAST_SERVER + side] = events[i, EV.ORDER]
+        conn[CONN.LAST_FRAME] = events[i, EV.ORDER]
+        conn[CONN.LAST_TS] = max(conn[CONN.LAST_TS], ts)
+        if ts < conn[CONN.LATE_SERVER + side]:
+            note_late(conn, gaps, side, events[i, EV.ORDER])
+        if source == STREAM_FRAMES:
+            if side == SERVER or word != _PROPERTIES:
+                conn[CONN.SPOKEN] = 1
+        elif word > 0 and (side == CLIENT or not may_be_first(word)):
+            conn[CONN.SPOKEN] = 1
+        if closes(word, events[i, EV.RESPONSE]) and conn[CONN.SERVER_CLOSE + side] < 0:
+            conn[CONN.SERVER_CLOSE + side] = events[i, EV.ORDER]
+            conn[CONN.SERVER_CLOSE_TS + side] = ts
+            conn[CONN.SERVER_CLOSE_EVENT + side] = identity
+    elif source == MESSAGES and side >= 0 and ts < conn[CONN.LATE_SERVER + side]:
+        note_late(conn, gaps, side, events[i, EV.ORDER])
+
+
+@kernel
+def is_closed(conn: Array) -> bool:
+    """Return whether the connection was closed so far: what is cut then is not cut by the end of the capture."""
+    return bool(conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0)
+
+
+@kernel
+def may_be_first(word: int) -> bool:
+    """Return whether a method may be the first that a server sends on a connection."""
+    return word == _START or word == _START_010 or closes(word, 0)
+
+
+@kernel
+def closes(word: int, response: int) -> bool:
+    """Return whether a frame closes its connection."""
+    return word == _CLOSE or word == _CLOSE_010 or (word == _STREAM_CLOSE and response != 1)
+
+
+@kernel
+def is_missing(conn: Array, side: int) -> bool:
+    """Return whether a whole direction is missing so far: the other side speaks as if it had been answered."""
+    other = CLIENT - side
+    one = conn[CONN.SEEN_SERVER + side] != 1 and conn[CONN.SEEN_SERVER + other] == 1
+    return one and conn[CONN.SPOKEN] == 1 and conn[CONN.PART] != 1
+
+
+@kernel
+def first_gap(conn: Array, gaps: Array, side: int, frame: int) -> int:
+    """Return the row of `gaps` of a side's first gap after a frame; -1 for none."""
+    low = 0
+    high = conn[CONN.SERVER_GAPS + side]
+    while low < high:
+        middle = (low + high) // 2
+        if gaps[2 * middle + side, GAP_FRAME] > frame:
+            high = middle
+        else:
+            low = middle + 1
+    return 2 * low + side if low < conn[CONN.SERVER_GAPS + side] else -1
+
+
+@kernel
+def may_lack(conn: Array, gaps: Array, side: int, after: int, before: int) -> bool:
+    """Return whether frames of a side may be missing between two frames."""
+    row = first_gap(conn, gaps, side, after)
+    return bool(row >= 0 and gaps[row, GAP_SINCE] < before)

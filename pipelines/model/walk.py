@@ -1,0 +1,146 @@
+"""What a walk is: events in, rows of its tables out, state as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from amqpscope import spec
+from amqpscope.pipelines.model.events import Events
+
+Rows = tuple[str, pa.Table]
+"""Rows of a table of statistics, in its declared columns."""
+
+_TYPES = {
+    "bool": pa.bool_(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "double": pa.float64(),
+}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a walk needs of a table besides the leading columns (`event_rows.LEADING`), which all events have.
+
+    Attributes:
+        columns: further ones.
+        names: the methods, commands, kinds or codes that it wants; None for all. Of others it learns at least when
+            which side was heard (`merging`).
+        last: those of `names` of which it wants only the last on a channel before a close.
+    """
+
+    columns: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
+
+
+class Walk(Protocol):
+    """A pass over the events of one connection after the other.
+
+    Events come in their order (`events`), in batches of any size; a connection may go on in the next batch, and is over
+    when another begins or `finish` is called.
+    """
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that it writes."""
+
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it needs, by source (`events.SOURCES`)."""
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; yield rows that are final. Exhaust it before the next call."""
+        ...
+
+    def finish(self) -> Iterator[Rows]:
+        """End the last connection: yield the rows of everything outstanding, and reset the walk."""
+        ...
+
+    def take_out(self) -> bytes:
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
+        ...
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        ...
+
+
+@cache
+def schema(table: str) -> pa.Schema:
+    """Return the declared columns of a table.
+
+    Raises:
+        KeyError: no table has that name.
+    """
+    found = spec.tables()[table]
+    declared = found.with_methods(spec.load(found.methods_of)) if found.methods_of else found
+    return pa.schema([(column.name, _TYPES[column.type]) for column in declared.columns])
+
+
+def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
+    """Return columns as rows of a declared table: in order, cast, null where none is given.
+
+    Args:
+        table: its name.
+        columns: arrays of `count` values (numpy, Arrow), or single values for all rows.
+        count: number of rows.
+
+    Raises:
+        ValueError: a column is not declared.
+    """
+    kinds = _kinds(table)
+    unknown = columns.keys() - kinds.keys()
+    if unknown:
+        raise ValueError(f"{table} has no column {', '.join(sorted(unknown))}")
+    made = []
+    for name, kind in kinds.items():
+        value = columns.get(name)
+        if value is None:
+            value = pa.nulls(count, kind)
+        elif isinstance(value, str | int | bool):
+            value = pa.repeat(pa.scalar(value, kind), count)
+        elif not isinstance(value, pa.Array | pa.ChunkedArray):
+            value = pa.array(value)
+        made.append(value if value.type == kind else value.cast(kind))
+    return pa.table(made, schema=schema(table))
+
+
+@cache
+def _kinds(table: str) -> dict[str, pa.DataType]:
+    """Return the types of the declared columns of a table, by name."""
+    declared = schema(table)
+    return dict(zip(declared.names, declared.types, strict=True))
+
+
+def known(values: Any, missing: int = -1) -> pa.Array:
+    """Return int64 values as Arrow, null where they are `missing`."""
+    return pa.array(values, pa.int64(), mask=values == missing)
+
+
+@dataclass
+class Collected:
+    """Rows by table, as they come."""
+
+    parts: dict[str, list[pa.Table]] = field(default_factory=dict)
+
+    def add(self, rows: Iterable[Rows]) -> None:
+        """Add rows."""
+        for table, part in rows:
+            self.parts.setdefault(table, []).append(part)
+
+    def table(self, name: str) -> pa.Table:
+        """Return all rows of a table."""
+        return pa.concat_tables([schema(name).empty_table(), *self.parts.get(name, ())])

@@ -1,0 +1,245 @@
+"""All statistics in this process: of a folder of tables, or straight from captures. No Spark, no Java."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope import spec
+from amqpscope.dissector.cli.progress import Advance, quiet
+from amqpscope.dissector.places import Place
+from amqpscope.dissector.tables.output import WAITING_WORK, Output, Then
+from amqpscope.dissector.tables.workers import WorkerPool
+from amqpscope.pipelines.across.keys import DELIVERIES
+from amqpscope.pipelines.folder import least, read_note, read_parts, reads
+from amqpscope.pipelines.folder import weight as measured
+from amqpscope.pipelines.model.events import SOURCES, decoded
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.relations.compute import NAMES, of_folder
+from amqpscope.pipelines.run import kernels
+from amqpscope.pipelines.run.complete_connections import Chunk, Waves, interleaved
+from amqpscope.pipelines.run.engine import THREADS, Emit, Engine, Prepared
+from amqpscope.pipelines.run.preparing import PACKET, snapped
+from amqpscope.pipelines.statistics import HOUR_NS, TABLES
+
+if TYPE_CHECKING:  # tables are analyzed without the dissector
+    from amqpscope.dissector.reading import Reading
+    from amqpscope.dissector.tables.rows import Row
+
+FIRST = ("connections", "tcp_windows", "anomalies")
+THEN = tuple(name for name in SOURCES if name not in FIRST)
+"""Tables that statistics are made from: those to read before frames, and the others."""
+AHEAD = 8
+"""Chunks that are read while connections are walked over."""
+
+
+def tables() -> list[str]:
+    """Return the names of the tables of statistics."""
+    return [name for name in TABLES if name in spec.tables()]
+
+
+def analyze_folder(
+    folder: Place,
+    output: Place,
+    note: Mapping[str, object],
+    window_ns: int = HOUR_NS,
+    advance: Advance = quiet,
+    relations: Sequence[str] = NAMES,
+) -> dict[str, int]:
+    """Write the statistics of a folder of tables.
+
+    Args:
+        folder: what `dissect` wrote.
+        output: folder for the statistics.
+        note: the note that is written there.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
+        relations: names of those to write besides.
+
+    Raises:
+        ReadError: a table cannot be read.
+        OutputError: a table cannot be written.
+    """
+    with written(output, note, relations) as made:
+        walk_folder(folder, partial(emitted, made), window_ns, advance)
+    return made.rows
+
+
+def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Advance = quiet) -> None:
+    """Make the statistics of a folder of tables.
+
+    Args:
+        folder: what `dissect` wrote.
+        emit: called with each table's name and rows, in this thread.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
+    captures = pa.concat_tables(
+        [schema("captures").empty_table(), *map(decoded, read_parts(folder, "captures", schema("captures").names))],
+        promote_options="default",
+    )
+    compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    cut, note = snapped(captures), read_note(folder)
+    first_kind = least(folder, "messages", "kind")
+    engine = Engine(compiled, window_ns, deliveries=first_kind is None or first_kind <= max(DELIVERIES))
+    engine.captures.append(captures)
+    readers = ThreadPoolExecutor(THREADS, "amqpscope-read")
+
+    def read(chunks: Sequence[Chunk]) -> Iterator[int]:
+        """Read, and yield how many chunks are read."""
+        under_way: deque[Future[Prepared | None]] = deque()
+        for number, (table, rows) in enumerate(chunks):
+            under_way.append(readers.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
+            if len(under_way) > AHEAD:
+                engine.add(under_way.popleft().result())
+                yield number + 1 - len(under_way)
+        while under_way:
+            engine.add(under_way.popleft().result())
+            yield len(chunks) - len(under_way)
+
+    def chunks(tables: Sequence[str], columns: Callable[[str], Sequence[str]]) -> list[Chunk]:
+        return interleaved([[Chunk(table, read) for read in reads(folder, table, columns(table))] for table in tables])
+
+    for _ in read(chunks(FIRST, engine.columns)):
+        pass
+    then = chunks(THEN, engine.columns)
+    if note["complete"]:
+        engine.gathered.know_gaps()
+        engine.connect(note)
+    waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), readers)
+    for done in read(then):
+        advance("reading", done, len(then))
+        if note["complete"] and waves.worth(engine.gathered.held):
+            engine.walk(waves.complete(done), emit)
+            waves.over(engine.gathered.held)
+    readers.shutdown()
+    engine.finish(emit, note, advance)
+    kernels.end(compiled)
+
+
+def weight(folder: Place) -> int:
+    """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
+    engine = Engine()
+    return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
+
+
+def schemas(relations: Sequence[str] = NAMES) -> dict[str, pa.Schema]:
+    """Return the schemas of all tables of statistics, and of these relations."""
+    return {name: schema(name) for name in (*tables(), *relations)}
+
+
+def written(
+    folder: Place, note: Mapping[str, object], relations: Sequence[str] = NAMES, then: Then | None = None
+) -> Output:
+    """Return an output for the statistics.
+
+    Args:
+        folder: to be written.
+        note: the note that is written there.
+        relations: names of those to write besides; who reads the folder computes the others.
+        then: makes these, when the statistics are written; None: this process.
+    """
+    return Output(str(folder), schemas(relations), note=note, then=then or partial(of_folder, wanted=relations))
+
+
+def analyze_captures(
+    reading: Reading,
+    output: Place,
+    note: Mapping[str, object],
+    window_ns: int = HOUR_NS,
+    advance: Advance = quiet,
+    dissected: Output | None = None,
+    relations: Sequence[str] = NAMES,
+) -> dict[str, int]:
+    """Write the statistics of captures, which are dissected meanwhile.
+
+    Args:
+        reading: the pass over the captures.
+        output: folder for the statistics; nothing is written there before all captures are read.
+        note: the note that is written there.
+        window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
+        dissected: output for the tables of the dissection, or None.
+        relations: names of those to write besides.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: a table cannot be written.
+    """
+    engine = gather(reading, window_ns, dissected)
+    with written(output, note, relations) as made:
+        finish(engine, reading, partial(emitted, made), advance)
+    return made.rows
+
+
+def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None = None) -> Engine:
+    """Dissect captures, and return an engine that holds their rows, for `finish`.
+
+    Args:
+        reading: the pass over the captures.
+        window_ns: how far before a delivery to look for its publish (ns).
+        dissected: output for the tables of the dissection, or None; the caller completes it.
+
+    Raises:
+        CaptureError: a capture cannot be read.
+        OutputError: a table cannot be written.
+    """
+    from amqpscope.dissector.capture.sources import total_size  # noqa: PLC0415 - see above
+
+    engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
+    workers = WorkerPool()
+    try:
+        under_way: deque[Future[list[Row]]] = deque()
+        prepared: deque[Future[Prepared | None]] = deque()
+
+        def go_on(waiting: int) -> None:
+            while len(under_way) > waiting or (under_way and under_way[0].done()):
+                rows = workers.result(under_way.popleft())
+                if dissected is not None:
+                    dissected.add(partial(list, rows))
+                cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
+                for table, batch in rows:
+                    reading.rows += batch.num_rows
+                    if table == "captures":
+                        engine.captures.append(pa.Table.from_batches([batch]))
+                    prepared.append(workers.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
+            while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
+                engine.add(workers.result(prepared.popleft()))
+
+        for work in reading.work():
+            under_way.append(workers.do(work))
+            go_on(WAITING_WORK)
+        go_on(0)
+    except BaseException:
+        workers.leave(at_once=True)
+        raise
+    workers.leave()
+    return engine
+
+
+def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = quiet) -> None:
+    """Make the statistics of captures that were gathered.
+
+    Args:
+        engine: what `gather` returned.
+        reading: the pass over the captures.
+        emit: called with each table's name and rows, in this thread.
+        advance: called with the step, the amount done and the total.
+    """
+    options = reading.options
+    engine.finish(emit, {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
+    kernels.end(engine.compiled)
+
+
+def emitted(output: Output, table: str, rows: pa.Table) -> None:
+    """Write rows in the background."""
+    output.add(lambda: [(table, batch) for batch in rows.combine_chunks().to_batches()])

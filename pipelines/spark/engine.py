@@ -1,0 +1,314 @@
+"""The engine on Spark: one shuffle by connection for all statistics, and the same walks as in this process.
+
+Rows of all tables are one union, grouped by connection and sorted: (connection_id, order, rank of the table). Tasks
+walk over it, and each attempt writes part files of all tables into a folder of its own. Tasks return only the names of
+these files, so files of a killed or repeated task are ignored. This process moves part files into place, and finishes
+what needs rows of all connections; on Spark again where these are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from amqpscope.dissector.places import Place, arrow, readable, remove_tree
+from amqpscope.dissector.tables.output import HIDDEN, Output, Part
+from amqpscope.pipelines.across import keys
+from amqpscope.pipelines.folder import read_note, read_parts
+from amqpscope.pipelines.latencies.latency import PARTIAL, Latencies
+from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.model.event_rows import prepared
+from amqpscope.pipelines.model.events import Events, decoded
+from amqpscope.pipelines.model.walk import Rows, schema
+from amqpscope.pipelines.run import kernels, local
+from amqpscope.pipelines.run.engine import Engine
+from amqpscope.pipelines.run.event_store import Layout, layouts
+from amqpscope.pipelines.run.preparing import TIMED, snapped, spans, timed
+from amqpscope.pipelines.spark import relations, tasks, union
+from amqpscope.pipelines.spark.precompile import compile_kernels
+from amqpscope.pipelines.spark.progress import Done, Tally, watched
+from amqpscope.pipelines.spark.reader import by_tasks, read_table
+from amqpscope.pipelines.spark.tasks import WRITTEN, Submission, collected
+from amqpscope.pipelines.statistics import (
+    HOUR_NS,
+    KEYED,
+    METRICS,
+    OVER_KEYS,
+    RESOLVED,
+    SHARED,
+    Chain,
+    KeyedWalk,
+    OverKeys,
+    chains,
+    needs_of,
+)  # fmt: skip
+
+LATENCIES = "latencies"
+"""Name of partial results of latencies."""
+UNDECIDED = "undecided "
+"""Prefix of a table's name: rows of it that other connections decide."""
+SMALL = 32 << 20
+"""Tables that take fewer bytes of memory are walked over in one task, with little planning."""
+TASK = 128 << 20
+"""Bytes of memory that the rows of a task take, about."""
+FEW = 1 << 21
+"""Walks over keys with fewer rows run in this process."""
+TASK_ROWS = 1 << 22
+"""Rows of a walk over keys that a task walks over, about."""
+READ_EVERY = 1 << 16
+"""Rows of a batch that goes to Python."""
+
+
+class Job(NamedTuple):
+    """What tasks get.
+
+    Attributes:
+        folder: where each attempt makes a folder of its own.
+        compiled: whether kernels run compiled.
+        tally: what tasks add to.
+        window_ns: how far before a delivery to look for its publish (ns).
+        cut: names of captures with cut packets.
+    """
+
+    folder: str
+    compiled: bool
+    tally: Tally
+    window_ns: int = HOUR_NS
+    cut: tuple[str, ...] = ()
+
+
+def analyze_folder(folder: Place, to: Submission, window_ns: int = HOUR_NS) -> dict[str, int]:
+    """Write the statistics of a folder of tables, on Spark.
+
+    Args:
+        folder: what `dissect` wrote; tasks see it under the same path.
+        to: where this is done.
+        window_ns: how far before a delivery to look for its publish (ns).
+
+    Raises:
+        ReadError: a table cannot be read.
+        OutputError: a table cannot be written.
+        SessionError: Spark does not start.
+        SparkError: a task failed repeatedly.
+    """
+    weight = local.weight(folder)
+    work = partial(_analyze, folder.absolute(), to, window_ns, weight)
+    return to.run(work, small=weight < SMALL)
+
+
+def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: SparkSession) -> dict[str, int]:
+    output = to.output.absolute()
+    captures = _whole(folder, "captures")
+    compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
+    if compiled and str(spark.sparkContext.master).startswith("local"):
+        compile_kernels(folder)
+    engine = Engine(compiled, window_ns)
+    engine.captures.append(captures)
+    with (
+        local.written(output, to.note, then=partial(relations.of_folder, spark)) as made,
+        watched(spark, to.advance) as watch,
+    ):
+        hidden = output / HIDDEN
+        hidden.mkdir()
+        try:
+            job = Job(str(hidden), compiled, watch.tally, window_ns, tuple(snapped(captures).to_pylist()))
+            connections = _connections(engine, folder)
+            where, system = arrow(hidden / "connections.parquet")
+            pq.write_table(connections, where, filesystem=system)
+            tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
+            tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
+            rows = ordered(tables, partitions(spark, weight))
+            found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN), READ_EVERY)
+            conclude(spark, engine, made, found, job)
+        finally:
+            remove_tree(hidden)
+    return made.rows
+
+
+def _parquet(spark: SparkSession, files: Sequence[Place], declared: pa.Schema) -> DataFrame:
+    """Return the rows of files; Spark gets their schema, and runs no job to find it."""
+    if any(not isinstance(file, Path) for file in files):
+        return by_tasks(spark, files, from_arrow_schema(declared))
+    return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
+
+
+def partitions(spark: SparkSession, weight: int) -> int:
+    """Return the number of tasks for rows of this many bytes."""
+    return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
+
+
+def _whole(folder: Place, name: str) -> pa.Table:
+    """Return all rows of a small table."""
+    parts = map(decoded, read_parts(folder, name, schema(name).names))
+    return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
+
+
+def _connections(engine: Engine, folder: Place) -> pa.Table:
+    """Return connections with the further columns that walks need."""
+    note, seen = read_note(folder), []
+    if not note["complete"]:
+        for source, protocol in ev.SPOKEN.items():
+            parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
+            seen.append(spans(parts, protocol))
+    rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
+    layout = layouts(needs_of(engine.chains))[ev.CONNECTIONS]
+    return rows.select([*layout.base, "is_partial", "windows"])
+
+
+# ---- walks over connections
+
+
+def ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
+    """Return rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
+    return union.ordered(tables, _kept(chains()), partitions)
+
+
+def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
+    """Return what to store of each table; of messages also what engines need."""
+    found = layouts(needs_of(walks))
+    messages = found[ev.MESSAGES]
+    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, *TIMED))
+    return found | {ev.MESSAGES: messages._replace(base=tuple(columns))}
+
+
+def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Walk over the connections of a task; yield the part files that it wrote (WRITTEN)."""
+    walks = chains(job.compiled)
+    kept = _kept(walks)
+    with Task(job, partial_schemas()) as task:
+        for batch in batches:
+            tables = {
+                source: rows for source, layout in kept.items() if len(rows := union.rows_of(batch, source, layout))
+            }
+            if ev.MESSAGES in tables:
+                tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
+                task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
+            ready = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
+            events = Events.mixed(ready, batch["source"].to_numpy().astype(np.int8))
+            for chain in walks:
+                task.add(chain.feed(events))
+            job.tally.add(Done(rows=len(events)))
+        task.finish(walks)
+    yield from task.written()
+
+
+def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table:
+    columns = (*layout.leading, *layout.further)
+    rows = prepared(source, rows, columns, job.compiled)
+    return rows.select([name for name in columns if name in rows.column_names])
+
+
+# ---- tasks
+
+
+class Task(tasks.Task):
+    """What one attempt of a task writes: tables of statistics, and partial results."""
+
+    def __init__(self, job: Job, schemas: Mapping[str, pa.Schema]) -> None:
+        super().__init__(job.folder, schemas)
+        self.job = job
+        self.latencies = Latencies()
+        self._unfinished: list[pa.ChunkedArray] = []
+        self._schemas = schemas
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        super().__exit__(kind, *error)
+        if kind is None:
+            kernels.end(self.job.compiled)
+
+    def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
+        """Write rows."""
+        for name, rows in found:
+            if name in SHARED:
+                self._unfinished.append(rows["connection_id"])
+            if name in METRICS:
+                self.latencies.add(METRICS[name], rows)
+            if name in RESOLVED and (waits := RESOLVED[name].undecided(rows)).any():
+                self._add(UNDECIDED + name, rows.filter(pa.array(waits)))
+                self._add(name, rows.filter(pa.array(~waits)))
+            else:
+                self._add(name, rows)
+
+    def finish(self, walks: Sequence[Chain]) -> None:
+        """Write the last rows of walks over connections, and what is known of latencies."""
+        for chain in walks:
+            self.add(chain.finish())
+        self.add(self.latencies.by_connection(self.unfinished))
+        self.add([(LATENCIES, self.latencies.partial())])
+
+    @property
+    def unfinished(self) -> pa.Array:
+        """Connections of which walks over keys will yield more rows (int64)."""
+        chunks = [chunk for column in self._unfinished for chunk in column.chunks]
+        return pa.chunked_array(chunks, pa.int64()).unique()
+
+    def _add(self, name: str, rows: pa.Table) -> None:
+        if len(rows):
+            local.emitted(self.output, name, rows.cast(self._schemas[name]))
+
+
+def partial_schemas() -> dict[str, pa.Schema]:
+    """Return the schemas of all that tasks write."""
+    found = {name: schema(name) for name in local.tables()}
+    found |= dict(each.given for each in OVER_KEYS if each.given)
+    found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
+    found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
+    return found | {LATENCIES: PARTIAL}
+
+
+# ---- walks over keys, and the end
+
+
+def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
+    """Move part files into place, and finish what needs rows of all connections."""
+    for each in OVER_KEYS:
+        files = found.get(each.of, [])
+        if sum(file.rows for file in files) > FEW:
+            given = [part.file for part in found.get(each.given[0], ())] if each.given else []
+            for name, parts in collected(_walked_over(spark, each, files, given, job), READ_EVERY).items():
+                found[name] = found.get(name, []) + parts
+            del found[each.of]
+    for name in local.tables():
+        for file in found.get(name, ()):
+            made.adopt(file)
+    for file in found.get(LATENCIES, ()):
+        engine.latencies.merge(pq.read_table(readable(file.file)))
+    for name in engine.partial:
+        engine.partial[name] = [pq.read_table(readable(file.file)) for file in found.get(name, ())]
+    waiting = {
+        name: (pq.read_table(readable(file.file)) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED
+    }
+    engine.conclude(partial(local.emitted, made), waiting)
+
+
+def _walked_over(
+    spark: SparkSession, over: OverKeys, files: Sequence[Part], given: Sequence[Place], job: Job
+) -> DataFrame:
+    """Walk over keys on Spark; return the part files (WRITTEN)."""
+    rows = _parquet(spark, [each.file for each in files], over.schema)
+    partitions = -(-sum(each.rows for each in files) // TASK_ROWS)
+    ordered = rows.repartition(max(partitions, spark.sparkContext.defaultParallelism), *over.key)
+    return ordered.sortWithinPartitions(*over.order).mapInArrow(partial(walk_keys, over.of, given, job), WRITTEN)
+
+
+def walk_keys(of: str, given: Sequence[Place], job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
+    over = next(each for each in OVER_KEYS if each.of == of)
+    parts = [pq.read_table(readable(file)) for file in given]
+    rows = pa.concat_tables([over.given[1].empty_table(), *parts]) if over.given else None
+    walk: KeyedWalk = over.walk(job.compiled, job.window_ns, rows)
+    with Task(job, {**{name: schema(name) for name in over.tables}, LATENCIES: PARTIAL}) as task:
+        for batch in batches:
+            task.add(walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
+        task.add(walk.finish())
+        task.add([(LATENCIES, task.latencies.partial())])
+    yield from task.written()

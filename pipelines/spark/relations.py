@@ -1,0 +1,95 @@
+"""Relations computed by Spark SQL, by the same texts as in this process. No view stays in the session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from amqpscope.dissector.places import Place, readable, remove_tree
+from amqpscope.dissector.tables.output import HIDDEN
+from amqpscope.pipelines.findings import evaluate
+from amqpscope.pipelines.folder import parts, weight
+from amqpscope.pipelines.model.walk import schema as of_arrow
+from amqpscope.pipelines.relations import compute
+from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
+from amqpscope.pipelines.relations.database import LATEST, is_time
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, tables_of, texts
+from amqpscope.pipelines.spark.reader import read_table
+from amqpscope.pipelines.spark.schemas import schema
+
+FEW = 1 << 22
+"""Statistics with fewer rows are related in this process."""
+
+
+def relations(
+    spark: SparkSession, given: Mapping[str, DataFrame], wanted: Iterable[str] | None = None
+) -> Iterator[tuple[str, DataFrame]]:
+    """Yield relations with their names, in the declared columns.
+
+    Args:
+        spark: the session.
+        given: the statistics, by name; those that are missing count as empty.
+        wanted: names of relations; None: all.
+    """
+    known = {
+        name: given[name].select([_plausible(field) for field in of_arrow(name)])
+        if name in given
+        else spark.createDataFrame([], schema(name))
+        for name in SOURCES
+    }
+    asked, run, read = compute.Plan.of(wanted)
+    if (asked | read) & {*MADE}:
+        found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
+        for name, table in python_tables(*found).items():
+            known[name] = spark.createDataFrame(table)
+            if name in asked:
+                yield name, known[name]
+    for name in run:
+        rows = _rows(spark, texts()[name], known)
+        known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
+        if name in asked:
+            yield name, known[name]
+    if asked & {*compute.FINDINGS}:
+        for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow().to_pylist()).items():
+            yield name, spark.createDataFrame(table)
+
+
+def _plausible(field: pa.Field) -> Column:
+    """Return a column; times that cannot be are null."""
+    column = sf.col(field.name)
+    return sf.when(column.between(0, LATEST), column).alias(field.name) if is_time(field) else column
+
+
+def _rows(spark: SparkSession, text: str, known: Mapping[str, DataFrame]) -> DataFrame:
+    """Return what a text selects of these tables."""
+    names = sorted(tables_of(text))
+    marked = re.sub(rf"\b(from|join)(\s+)({'|'.join(names)})\b", r"\1\2{\3}", re.sub(r"--[^\n]*", "", text))
+    found: DataFrame = spark.sql(marked, args=None, **{name: known[name] for name in names})
+    return found
+
+
+def of_folder(spark: SparkSession, folder: Place) -> Iterator[tuple[str, pa.Table]]:
+    """Yield relations of a folder of statistics, in parts; those of few rows are computed in this process.
+
+    Args:
+        spark: the session; its tasks see the folder under the same path.
+        folder: where statistics lie, and where tasks may write.
+    """
+    if sum(weight(folder, name, ())[0] for name in SOURCES) < FEW:
+        yield from compute.of_folder(folder)
+        return
+    hidden = folder / HIDDEN / "relations"
+    try:
+        given = {name: read_table(spark, folder, name) for name in SOURCES}
+        for name, rows in relations(spark, given):
+            rows.write.parquet(str(hidden / name))
+            for file in parts(hidden, name):
+                with pq.ParquetFile(readable(file)) as opened:
+                    yield from ((name, pa.Table.from_batches([batch])) for batch in opened.iter_batches())
+    finally:
+        remove_tree(folder / HIDDEN)

@@ -1,0 +1,94 @@
+"""Rows of all tables as one DataFrame in the order of events, and tables again where tasks walk over them.
+
+Tables share the columns of the union by type alone: the cost of shuffling, sorting and passing rows to Python grows
+with the number of columns, empty ones included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial, reduce
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
+
+from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.run.event_store import Layout
+from amqpscope.pipelines.run.preparing import with_windows
+
+ORDER = ("connection_id", "order", "source", "position")
+"""Rows are sorted by these: the frame at which they stand, the rank of their table, their position in it."""
+WINDOWS = with_windows(*(schema(name).empty_table() for name in ("connections", "tcp_windows"))).field("windows").type
+"""Type of the rows of `tcp_windows` as a list."""
+
+
+def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout], partitions: int = 0) -> DataFrame:
+    """Return rows grouped by connection, and sorted.
+
+    Args:
+        tables: by `events.SOURCES`; columns that they lack are null.
+        kept: what is stored of each.
+        partitions: their number; 0 leaves it to Spark.
+    """
+    parts = [_part(source, rows, kept[source]) for source, rows in tables.items()]
+    union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
+    by = (partitions, "connection_id") if partitions else ("connection_id",)
+    return union.repartition(*by).sortWithinPartitions(*ORDER)
+
+
+def rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:
+    """Return the rows of a table in a batch of `ordered`, in order, with the columns that are stored of it."""
+    slots = _slots(source, layout)
+    mine = batch.select(list(slots.values())).take(pa.array(np.flatnonzero(batch["source"].to_numpy() == source)))
+    rows = pa.table({name: mine[slot].cast(_type(source, name)) for name, slot in slots.items()})
+    if source == ev.CONNECTIONS:
+        at = rows.column_names.index("is_partial")
+        rows = rows.set_column(at, "is_partial", rows["is_partial"].fill_null(False))
+    return rows
+
+
+def _part(source: int, rows: DataFrame, layout: Layout) -> DataFrame:
+    """Return rows of a table, their columns named after slots. In SQL: each `Column` costs a call to the JVM."""
+    order, there = _ORDER.get(source, "frame_no"), set(rows.columns)
+    columns = [
+        f"cast({f'`{name}`' if name in there else 'null'} as {_sql(_type(source, name))}) as `{slot}`"
+        for name, slot in _slots(source, layout).items()
+    ]
+    return rows.where(f"connection_id is not null and {order} is not null").selectExpr(
+        f"{order} as order", f"{source}Y as source", "monotonically_increasing_id() as position", *columns
+    )
+
+
+_ORDER = {
+    ev.CONNECTIONS: "-1L",
+    ev.MESSAGES: "if(kind in ('deliver', 'get'), coalesce(first_frame_no, frame_no), frame_no)",
+}
+"""The frame at which rows stand, where it is not `frame_no`."""
+
+
+def _slots(source: int, layout: Layout) -> dict[str, str]:
+    """Return the stored columns of a table, each with its column of the union: the first free one of its type."""
+    names = dict.fromkeys((*layout.base, *(("is_partial", "windows") if source == ev.CONNECTIONS else ())))
+    taken: Counter[str] = Counter()
+    found = {}
+    for name in names:
+        kind = _sql(_type(source, name))
+        found[name] = "connection_id" if name == "connection_id" else f"{kind} {taken[kind]}"
+        taken[kind] += name != "connection_id"
+    return found
+
+
+def _sql(kind: pa.DataType) -> str:
+    return str(from_arrow_type(kind).simpleString())
+
+
+def _type(source: int, column: str) -> pa.DataType:
+    if source == ev.CONNECTIONS and column == "is_partial":
+        return pa.bool_()
+    if source == ev.CONNECTIONS and column == "windows":
+        return WINDOWS
+    return schema(ev.SOURCES[source]).field(column).type

@@ -1,0 +1,327 @@
+"""How frames change the credit of subscriptions, and the waits that follow: the kernel of `stream_credit`.
+
+The states of a subscription:
+
+| state | what leads there | what it says |
+|---|---|---|
+| unknown | its beginning was not seen; a gap in either direction since; one direction missing | no balance |
+| has credit | subscribe, credit | |
+| waits | a frame after which the balance is 0 or less | an interval of `flow_control` begins |
+| released | credit, while it waits | the interval ends; the next delivery shows whether it was a wait |
+
+A wait that a gap cuts off counts up to the gap, and has no end. A wait ends when another subscription takes its id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, STREAM_FRAMES, what
+from amqpscope.pipelines.model.store import declare
+from amqpscope.pipelines.stream import subscriptions as sb
+from amqpscope.pipelines.stream.streams import NEVER, NONE, OK, lasted
+from amqpscope.pipelines.stream.subscriptions import SUB
+
+AT_LEAST = 1_000_000
+"""A delivery within one millisecond, or two round trips if that is longer, follows a credit (ns)."""
+MOST_ROUND_TRIP = 1 << 40
+"""Longer round trips (18 minutes) do not count."""
+SUBSCRIBED, CREDIT, DELIVERED, UNSUBSCRIBED = range(4)
+KINDS = ("subscribe", "credit", "deliver", "unsubscribe")
+_SUBSCRIBE, _CREDIT, _DELIVER, _UNSUBSCRIBE = (what(STREAM_FRAMES, kind) for kind in KINDS)
+
+
+class More(NamedTuple):
+    """Columns of `more`."""
+
+    IDENTITY: int  # id of the event
+    SUBSCRIPTION: int  # subscription_id; -1 for null
+    CREDIT: int  # NONE for null
+    CORRELATION: int  # -1 for null
+    CODE: int  # response_code; -1 for null
+    RTT: int  # of connections; -1 for null
+
+
+class Change(NamedTuple):
+    """Columns of `changes`: a row of `stream_credit`."""
+
+    EVENT: int
+    CONNECTION: int
+    SUBSCRIPTION: int
+    EPOCH: int
+    BEGUN: int  # id of the subscribe frame; -1: not seen
+    KIND: int
+    CREDIT: int
+    GRANTED: int
+    USED: int
+    KNOWN: int  # 1: there is a balance
+    SINCE: int  # time since which no credit is left; NONE: some is left
+
+
+class Wait(NamedTuple):
+    """Columns of `waits`: a row of `flow_control`."""
+
+    CONNECTION: int
+    SUBSCRIPTION: int
+    START: int  # id of the frame that began it
+    START_TS: int
+    END: int  # id of the frame that ended it; -1: none
+    END_TS: int  # NONE: not known
+    SEEN: int  # 1: the end was seen
+    PROVEN: int
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int
+    CHANGES: int
+    WAITS: int
+    WINDOW: int  # ns within which a delivery follows a credit
+    CLOSING: int  # subscriptions that are closed, at the end of the connection
+
+
+MORE, CH, WT, ST = declare(More), declare(Change), declare(Wait), declare(State)
+FULL, DONE = range(2)
+Written = tuple[Any, Any]
+"""Changes (CH) and waits (WT)."""
+
+
+@kernel
+def walk(
+    events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, state: Array
+) -> int:
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
+    rows = subs[0]
+    for i in range(state[ST.AT], len(events)):
+        state[ST.AT] = i
+        if not has_room(written, state):
+            return FULL
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if not close(conn, gaps, subs, written, state):
+                return FULL
+            cn.open_connection(conn, events[i, EV.CONNECTION])
+            state[ST.WINDOW] = AT_LEAST
+        word, side, number = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], more[i, MORE.SUBSCRIPTION]
+        changes = word == _SUBSCRIBE or word == _CREDIT or word == _DELIVER or word == _UNSUBSCRIBE
+        lacks = word == 0 or (changes and number < 0 and events[i, EV.RESPONSE] == 0)
+        lacks = lacks or (word == _CREDIT and events[i, EV.RESPONSE] == 0 and more[i, MORE.CREDIT] == NONE)
+        if events[i, EV.CUT] > 0 and side >= 0 and lacks:
+            cn.add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+        cn.attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+        if events[i, EV.SOURCE] == CONNECTIONS and 0 <= more[i, MORE.RTT] <= MOST_ROUND_TRIP:
+            state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)
+        if word == _SUBSCRIBE and events[i, EV.RESPONSE] == 1:
+            row = sb.asker(subs, conn, more[i, MORE.CORRELATION])
+            if row >= 0 and more[i, MORE.CODE] >= 0 and more[i, MORE.CODE] != OK:
+                sb.refuse(rows, row)
+            elif row >= 0:
+                begin(rows, row, conn, gaps, written, state)
+        elif changes and events[i, EV.RESPONSE] == 0 and number >= 0:
+            row = sb.row_of(subs, number)
+            if word == _SUBSCRIBE:
+                if rows[row, SUB.ASKED] >= 0:
+                    begin(rows, row, conn, gaps, written, state)
+                sb.ask(subs, row, conn, more[i, MORE.IDENTITY], events[i, EV.ORDER], events[i, EV.TS],
+                       more[i, MORE.CORRELATION], more[i, MORE.CREDIT])  # fmt: skip
+            elif word == _CREDIT:
+                credit(events, more, i, rows, row, conn, gaps, written, state)
+            else:
+                if rows[row, SUB.ASKED] >= 0 and (word == _UNSUBSCRIBE or sb.is_overdue(rows, row, conn)):
+                    begin(rows, row, conn, gaps, written, state)
+                if word == _DELIVER:
+                    prove(rows, row, events[i, EV.TS], conn, written, state)
+                    rows[row, SUB.USED] += 1
+                kind = DELIVERED if word == _DELIVER else UNSUBSCRIBED
+                change(events, more, i, rows, row, kind, conn, gaps, written, state)
+    state[ST.AT] = len(events)
+    return DONE
+
+
+@kernel
+def has_room(written: Written, state: Array) -> bool:
+    """Return whether there is room for what one event may add."""
+    return state[ST.CHANGES] + 3 <= len(written[0]) and state[ST.WAITS] + 4 <= len(written[1])
+
+
+@kernel
+def credit(
+    events: Array, more: Array, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array
+) -> None:
+    """Add granted credit to the requested subscription, if there is one."""
+    granted = 0 if more[i, MORE.CREDIT] == NONE else more[i, MORE.CREDIT]
+    if rows[row, SUB.ASKED] < 0:
+        rows[row, SUB.GRANTED] += granted
+        change(events, more, i, rows, row, CREDIT, conn, gaps, written, state)
+        return
+    rows[row, SUB.ASKED_MORE] += granted
+    first = 0 if rows[row, SUB.ASKED_CREDIT] == NONE else rows[row, SUB.ASKED_CREDIT]
+    total = first + rows[row, SUB.ASKED_MORE]
+    certain = is_certain(conn, rows[row, SUB.ASKED_GAPS])
+    since = events[i, EV.TS] if certain and total <= 0 else NONE
+    note(written, state, more[i, MORE.IDENTITY], conn, rows, row, rows[row, SUB.EPOCH] + 1, rows[row, SUB.ASKED],
+         CREDIT, more[i, MORE.CREDIT], total, 0, 1 if certain else 0, since)  # fmt: skip
+
+
+@kernel
+def is_certain(conn: Array, gaps: int) -> bool:
+    """Return whether no frame of either side can be missing since there were this many gaps."""
+    return sb.gaps_of(conn) == gaps and not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT)
+
+
+@kernel
+def begin(rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
+    """Give the id to the requested subscription."""
+    asked, frame, ts = rows[row, SUB.ASKED], rows[row, SUB.ASKED_FRAME], rows[row, SUB.ASKED_TS]
+    prove(rows, row, NONE, conn, written, state)
+    if rows[row, SUB.SINCE] >= 0:
+        if not cut_off(rows, row, conn, gaps, frame, written, state):
+            wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], asked, ts, 1, 0)
+            rows[row, SUB.SINCE] = -1
+    sb.grant(rows, row)
+    begun_with = rows[row, SUB.ASKED_CREDIT]
+    first = 0 if begun_with == NONE else begun_with
+    certain = not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT) and begun_with != NONE
+    if certain and first <= 0 and rows[row, SUB.GRANTED] <= 0 and sb.gaps_of(conn) == rows[row, SUB.GAPS]:
+        rows[row, SUB.SINCE] = asked
+        rows[row, SUB.SINCE_FRAME] = frame
+        rows[row, SUB.SINCE_TS] = ts
+    note(written, state, asked, conn, rows, row, rows[row, SUB.EPOCH], asked, SUBSCRIBED, begun_with, first, 0,
+         1 if certain else 0, ts if certain and first <= 0 else NONE)  # fmt: skip
+
+
+@kernel
+def change(
+    events: Array, more: Array, i: int, rows: Array, row: int, kind: int, conn: Array, gaps: Array, written: Written,
+    state: Array,
+) -> None:  # fmt: skip
+    """Note a frame that changed the credit of a subscription: write a row, and begin or end a wait."""
+    frame, ts = events[i, EV.ORDER], events[i, EV.TS]
+    certain = rows[row, SUB.EPOCH] > 0 and is_certain(conn, rows[row, SUB.GAPS])
+    waits = certain and rows[row, SUB.GRANTED] - rows[row, SUB.USED] <= 0 and kind != UNSUBSCRIBED
+    if rows[row, SUB.SINCE] >= 0 and not waits:
+        if not cut_off(rows, row, conn, gaps, frame, written, state):
+            if kind == CREDIT:
+                rows[row, SUB.PROOF] = rows[row, SUB.SINCE]
+                rows[row, SUB.PROOF_TS] = rows[row, SUB.SINCE_TS]
+                rows[row, SUB.RELEASED] = more[i, MORE.IDENTITY]
+                rows[row, SUB.RELEASED_TS] = ts
+            else:
+                wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS],
+                     more[i, MORE.IDENTITY], ts, 1, 0)  # fmt: skip
+            rows[row, SUB.SINCE] = -1
+    elif waits and rows[row, SUB.SINCE] < 0:
+        prove(rows, row, NONE, conn, written, state)
+        rows[row, SUB.SINCE] = more[i, MORE.IDENTITY]
+        rows[row, SUB.SINCE_FRAME] = frame
+        rows[row, SUB.SINCE_TS] = ts
+    granted = more[i, MORE.CREDIT] if kind == CREDIT else NONE
+    since = rows[row, SUB.SINCE_TS] if waits else NONE
+    note(written, state, more[i, MORE.IDENTITY], conn, rows, row, rows[row, SUB.EPOCH], rows[row, SUB.EVENT], kind,
+         granted, rows[row, SUB.GRANTED], rows[row, SUB.USED], 1 if certain else 0, since)  # fmt: skip
+
+
+@kernel
+def prove(rows: Array, row: int, ts: int, conn: Array, written: Written, state: Array) -> None:
+    """Decide about the last wait: it was one if a delivery (`ts`; NONE: there was none) follows the credit soon."""
+    if rows[row, SUB.PROOF] < 0:
+        return
+    took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
+    proven = 1 if 0 <= took <= state[ST.WINDOW] else 0
+    wait(written, state, conn, rows, row, rows[row, SUB.PROOF], rows[row, SUB.PROOF_TS], rows[row, SUB.RELEASED],
+         rows[row, SUB.RELEASED_TS], 1, proven)  # fmt: skip
+    rows[row, SUB.PROOF] = -1
+    rows[row, SUB.RELEASED] = -1
+
+
+@kernel
+def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, written: Written, state: Array) -> bool:
+    """Return whether a gap up to that frame cuts off a wait, which then ends there."""
+    found = -1
+    for side in range(2):
+        gap = cn.first_gap(conn, gaps, side, rows[row, SUB.SINCE_FRAME])
+        if gap >= 0 and gaps[gap, GAP_FRAME] <= until:
+            if found < 0 or gaps[gap, GAP_FRAME] < gaps[found, GAP_FRAME]:
+                found = gap
+    if found < 0:
+        return False
+    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], -1, gaps[found, GAP_TS], 0, 0)
+    rows[row, SUB.SINCE] = -1
+    return True
+
+
+@kernel
+def close(conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, state: Array) -> bool:
+    """End all subscriptions; return False if there is no room: call it again."""
+    rows, _, _, count = subs
+    for row in range(state[ST.CLOSING], count[0]):
+        if not has_room(written, state):
+            return False
+        if rows[row, SUB.ASKED] >= 0:
+            begin(rows, row, conn, gaps, written, state)
+        prove(rows, row, NONE, conn, written, state)
+        if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
+            end_wait(rows, row, conn, written, state)
+        state[ST.CLOSING] = row + 1
+    sb.forget(subs)
+    state[ST.CLOSING] = 0
+    return True
+
+
+@kernel
+def end_wait(rows: Array, row: int, conn: Array, written: Written, state: Array) -> None:
+    """End a wait with the close of the connection, or at the end of what was captured."""
+    server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
+    side = SERVER if client < 0 or 0 <= server < client else CLIENT
+    by, ts, seen = -1, conn[CONN.SILENCE_TS], 1 if conn[CONN.CLOSED] == 1 else 0
+    if conn[CONN.SERVER_CLOSE + side] > rows[row, SUB.SINCE_FRAME]:
+        by, ts, seen = conn[CONN.SERVER_CLOSE_EVENT + side], conn[CONN.SERVER_CLOSE_TS + side], 1
+    if conn[CONN.HAS_ROW] != 1 and by < 0:
+        ts = NONE
+    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], by, ts, seen, 0)
+    rows[row, SUB.SINCE] = -1
+
+
+@kernel
+def wait(
+    written: Written, state: Array, conn: Array, rows: Array, row: int, start: int, start_ts: int, end: int,
+    end_ts: int, seen: int, proven: int,
+) -> None:  # fmt: skip
+    """Write a row of `waits`: it has eleven parameters because a row has eight columns."""
+    waits = written[1]
+    at = state[ST.WAITS]
+    waits[at, WT.CONNECTION] = conn[CONN.ID]
+    waits[at, WT.SUBSCRIPTION] = rows[row, SUB.ID]
+    waits[at, WT.START] = start
+    waits[at, WT.START_TS] = start_ts
+    waits[at, WT.END] = end
+    waits[at, WT.END_TS] = end_ts
+    waits[at, WT.SEEN] = seen
+    waits[at, WT.PROVEN] = proven
+    state[ST.WAITS] = at + 1
+
+
+@kernel
+def note(
+    written: Written, state: Array, event: int, conn: Array, rows: Array, row: int, epoch: int, begun: int, kind: int,
+    credit: int, granted: int, used: int, certain: int, since: int,
+) -> None:  # fmt: skip
+    """Write a row of `changes`: it has fourteen parameters because a row has eleven columns."""
+    changes = written[0]
+    at = state[ST.CHANGES]
+    changes[at, CH.EVENT] = event
+    changes[at, CH.CONNECTION] = conn[CONN.ID]
+    changes[at, CH.SUBSCRIPTION] = rows[row, SUB.ID]
+    changes[at, CH.EPOCH] = epoch
+    changes[at, CH.BEGUN] = begun
+    changes[at, CH.KIND] = kind
+    changes[at, CH.CREDIT] = credit
+    changes[at, CH.GRANTED] = granted
+    changes[at, CH.USED] = used
+    changes[at, CH.KNOWN] = certain
+    changes[at, CH.SINCE] = since
+    state[ST.CHANGES] = at + 1

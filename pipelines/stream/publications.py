@@ -1,0 +1,183 @@
+"""A batch of events as the kernel of `publishing` reads it: numbers, digests of names, and the lists of answers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.pipelines.model.digests import combined, hashed
+from amqpscope.pipelines.model.events import EV, MESSAGES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.model.speaking import matrix_of
+from amqpscope.pipelines.model.store import declare
+
+
+class More(NamedTuple):
+    """Columns of `Batch.more`; -1 for null unless noted otherwise."""
+
+    IDENTITY: int  # id of the event; of messages, of the one with the least name
+    POSITION: int  # its position in the batch
+    PUBLISHER: int  # publisher_id
+    EPOCH: int  # publisher_epoch of messages
+    RECORDS: int  # messages that stand for one event
+    SIZE: int  # of their bodies
+    RANK: int  # of the least name among names; meaningful where an id stands several times in a frame
+    STREAM: int  # digest; 0 for null; where a publisher may begin, and of requests
+    REFERENCE: int  # digest of stream and reference; 0 without a reference
+    CORRELATION: int  # of answers and requests that report stored ids
+    CODE: int
+    SEQUENCE: int
+    TEXT: int  # where in `text` the list of an answer begins
+    TEXT_END: int
+
+
+class Batch(NamedTuple):
+    """What the kernel reads."""
+
+    matrix: Ints
+    """EV; messages of one frame and publishing id that follow each other are one event."""
+    more: Ints
+    text: Bytes
+
+
+MORE = declare(More)
+_PUBLISH = what(MESSAGES, "publish")
+_LISTS = {
+    what(STREAM_FRAMES, "publish-confirm"): "publishing_ids",
+    what(STREAM_FRAMES, "publish-error"): "publishing_errors",
+}
+_ANSWERING = tuple(what(STREAM_FRAMES, name) for name in ("query-publisher-sequence", "create", "delete"))
+_NO_TEXT = np.zeros(1, np.uint8)
+
+
+def publications(events: Events, at: Ints, base: int) -> Batch:
+    """Return what the kernel reads of some events.
+
+    Args:
+        events: the batch.
+        at: positions of the events.
+        base: id of the batch's first event.
+    """
+    matrix = matrix_of(events, at)
+    more = np.full((len(at), len(MORE)), -1, np.int64)
+    more[:, MORE.IDENTITY] = at + base
+    more[:, MORE.POSITION] = at
+    more[:, MORE.PUBLISHER] = events.ints("publisher_id")[at]
+    more[:, MORE.RECORDS] = 1
+    more[:, [MORE.RANK, MORE.STREAM, MORE.REFERENCE]] = 0
+    published = np.flatnonzero(matrix[:, EV.WHAT] == _PUBLISH)
+    if len(published):
+        more[published, MORE.EPOCH] = events.ints({MESSAGES: "publisher_epoch"})[at[published]]
+        more[published, MORE.SIZE] = events.ints({MESSAGES: "body_size"})[at[published]]
+        _name(events, matrix, more, published)
+        kept = _joined(events, matrix, more, published)
+        if kept is not None:
+            matrix, more = matrix[kept], more[kept]
+    _note_answers(events, matrix, more)
+    return Batch(matrix, more, _lists(events, matrix, more))
+
+
+def _changes(matrix: Ints, more: Ints, rows: Ints, columns: tuple[int, ...], further: tuple[int, ...]) -> Any:
+    """Return which of these rows differ from the one before them (bool)."""
+    changed = np.ones(len(rows), np.bool_)
+    changed[1:] = False
+    for values in (*(matrix[rows, column] for column in columns), *(more[rows, column] for column in further)):
+        changed[1:] |= values[1:] != values[:-1]
+    return changed
+
+
+def _name(events: Events, matrix: Ints, more: Ints, published: Ints) -> None:
+    """Write digests of stream and reference where a publisher may begin."""
+    if events.tables[MESSAGES]["publisher_reference"].null_count == len(events.tables[MESSAGES]):
+        return
+    begins = published[_changes(matrix, more, published, (EV.CONNECTION,), (MORE.PUBLISHER, MORE.EPOCH))]
+    _digest(events, MESSAGES, more, begins)
+
+
+def _digest(events: Events, source: int, more: Ints, rows: Ints) -> None:
+    names = events.take(source, more[rows, MORE.POSITION], ["stream", "publisher_reference"])
+    stream = hashed(names["stream"])
+    together = combined([stream, names["publisher_reference"]])
+    known = pc.is_valid(names["publisher_reference"]).to_numpy() & (stream != 0)
+    more[rows, MORE.STREAM] = stream
+    more[rows, MORE.REFERENCE] = np.where(known, together, 0)
+
+
+def _joined(events: Events, matrix: Ints, more: Ints, published: Ints) -> Any:
+    """Join messages of one frame and publishing id that follow each other.
+
+    Returns:
+        Which rows are left (bool), the first of each; None for all.
+    """
+    same = (EV.CONNECTION, EV.ORDER, EV.NUMBER)
+    first = _changes(matrix, more, published, same, (MORE.PUBLISHER,))
+    frame = _changes(matrix, more, published, same[:2], ())
+    disorder = np.zeros(len(published), np.bool_)
+    disorder[1:] = ~frame[1:] & first[1:] & (matrix[published[1:], EV.NUMBER] <= matrix[published[:-1], EV.NUMBER])
+    if first.all() and not disorder.any():
+        return None
+    run = np.cumsum(first) - 1
+    starts = np.flatnonzero(first)
+    _rank(events, more, published, run, np.cumsum(frame) - 1, disorder)
+    order = np.lexsort((more[published, MORE.RANK], run))[starts]
+    sizes = more[published, MORE.SIZE]
+    total = np.add.reduceat(np.maximum(sizes, 0), starts)
+    heads = published[starts]
+    more[heads, MORE.SIZE] = np.where(np.maximum.reduceat(sizes, starts) < 0, -1, total)
+    more[heads, MORE.RECORDS] = np.diff(starts, append=len(published))
+    for column in (MORE.IDENTITY, MORE.RANK):
+        more[heads, column] = more[published[order], column]
+    kept = np.ones(len(matrix), np.bool_)
+    kept[published[~first]] = False
+    return kept
+
+
+def _rank(events: Events, more: Ints, published: Ints, run: Ints, frame: Ints, disorder: Any) -> None:
+    """Write ranks of the names of messages that share an event, or may share it with others of their frame."""
+    names = events.tables[MESSAGES]["message_id"]
+    if names.null_count == len(names):
+        return
+    several = np.isin(frame, frame[disorder]) if disorder.any() else np.zeros(len(run), np.bool_)
+    several |= np.bincount(run)[run] > 1
+    rows = published[several]
+    named = events.take(MESSAGES, more[rows, MORE.POSITION], ["message_id"])["message_id"].combine_chunks()
+    more[rows, MORE.RANK] = pc.rank(named, tiebreaker="first").to_numpy().astype(np.int64)
+
+
+def _note_answers(events: Events, matrix: Ints, more: Ints) -> None:
+    """Write what answers and requests report of stored ids."""
+    rows = np.flatnonzero(np.isin(matrix[:, EV.WHAT], _ANSWERING))
+    if not len(rows):
+        return
+    found = events.take(STREAM_FRAMES, more[rows, MORE.POSITION], ["correlation_id", "response_code", "sequence"])
+    for column, name in (
+        (MORE.CORRELATION, "correlation_id"),
+        (MORE.CODE, "response_code"),
+        (MORE.SEQUENCE, "sequence"),
+    ):
+        more[rows, column] = found[name].cast(pa.int64()).fill_null(-1).to_numpy()
+    _digest(events, STREAM_FRAMES, more, rows)
+
+
+def _lists(events: Events, matrix: Ints, more: Ints) -> Bytes:
+    """Return the ids that answers list, one list after the other, as bytes; write their places to `more`."""
+    parts: list[Any] = [_NO_TEXT]
+    begin = 1
+    for word, column in _LISTS.items():
+        rows = np.flatnonzero(matrix[:, EV.WHAT] == word)
+        if not len(rows):
+            continue
+        texts = events.take(STREAM_FRAMES, more[rows, MORE.POSITION], [column])[column].cast(pa.large_binary())
+        texts = texts.fill_null(b"").combine_chunks()
+        _, offsets, data = texts.buffers()
+        ends = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
+        more[rows, MORE.TEXT] = ends[:-1] - ends[0] + begin
+        more[rows, MORE.TEXT_END] = ends[1:] - ends[0] + begin
+        size = int(ends[-1] - ends[0])
+        if size:
+            parts.append(np.frombuffer(data, np.uint8)[ends[0] : ends[-1]])
+        begin += size
+    return np.concatenate(parts) if len(parts) > 1 else _NO_TEXT.copy()

@@ -1,0 +1,297 @@
+"""How frames change outstanding publishing ids: the kernel of `stream_confirms`.
+
+A publishing id is outstanding from the frame on that sent it. What ends that:
+
+| event | what it does |
+|---|---|
+| publish-confirm, publish-error that list the id | answers its oldest outstanding sending, and no other |
+| the same, with several outstanding sendings and a gap after the first | whose it is is unknown: all are censored |
+| the publisher's id declared again, and the id sent again | answers belong to the later sending from then on |
+| the server's close | what is sent after it is discarded |
+| a close of either side, the end of the connection, a gap after it | nobody answers: `ended_by` |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model.connection import (
+    CLIENT,
+    CONN,
+    SERVER,
+    add_gap,
+    attend,
+    first_gap,
+    open_connection,
+)  # fmt: skip
+from amqpscope.pipelines.model.events import EV, MESSAGES, STREAM_FRAMES, what
+from amqpscope.pipelines.model.store import declare
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
+from amqpscope.pipelines.stream import publishers as pb
+from amqpscope.pipelines.stream import stored
+from amqpscope.pipelines.stream.publications import MORE
+from amqpscope.pipelines.stream.publishers import PUB, QUERY
+from amqpscope.pipelines.stream.publishing_ids import (
+    CT,
+    UNCERTAIN,
+    WAIT,
+    censor,
+    clear,
+    enter,
+    found,
+    holds_many,
+    leave,
+    number_at,
+    oldest,
+)  # fmt: skip
+from amqpscope.pipelines.stream.streams import IDS
+
+UNANSWERED, ACK, NACK = range(3)
+
+_PUBLISH = what(MESSAGES, "publish")
+_CONFIRM, _ERROR = what(STREAM_FRAMES, "publish-confirm"), what(STREAM_FRAMES, "publish-error")
+_DECLARE = what(STREAM_FRAMES, "declare-publisher")
+_CREATE, _DELETE = what(STREAM_FRAMES, "create"), what(STREAM_FRAMES, "delete")
+
+
+class Output(NamedTuple):
+    """Columns of `out`: a publishing id that is no longer outstanding."""
+
+    OPENER: int
+    OTHER: int
+    RECORDS: int
+    SIZE: int
+    OUTCOME: int
+    ANSWER: int  # position in the batch of the event that answers it; -1: none
+    CODE: int  # of the error; -1: none
+    MULTIPLE: int  # -1: null
+    BY: int  # of `unanswered.ENDED_BY`
+    END_TS: int
+    DEDUPLICATED: int
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int  # the next event of the batch
+    TEXT: int  # the next byte of its list; -1: not begun
+    DRAIN: int  # the next row at the end of the connection
+    OUT: int  # rows of `out`
+    LIMIT: int
+    BASE: int  # id of the first event of the batch
+
+
+OUT, ST = declare(Output), declare(State)
+FULL, FULL_WAITING, DONE = range(3)
+"""Why the kernel returned."""
+
+Ids = tuple[Any, Any, Any]
+"""Waiting (WAIT), index, counts (CT)."""
+
+
+class Outstanding(NamedTuple):
+    """What is known of one connection, and what is written.
+
+    Attributes:
+        conn, gaps: see `connection`.
+        ids: outstanding publishing ids.
+        publishers: see `publishers.Publishers`.
+        book: see `stored.Book`.
+        facts: rows about publishers.
+        out: (n, OUT) ids that are no longer outstanding.
+        state: ST.
+    """
+
+    conn: Array
+    gaps: Array
+    ids: Ids
+    publishers: pb.Publishers
+    book: stored.Book
+    facts: pb.Facts
+    out: Array
+    state: Array
+
+
+@kernel
+def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding) -> int:
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
+    conn, gaps, ids, state = of.conn, of.gaps, of.ids, of.state
+    for i in range(state[ST.AT], len(events)):
+        state[ST.AT] = i
+        if not has_room(of):
+            return FULL
+        if ids[2][CT.ROWS] >= len(ids[0]):
+            return FULL_WAITING
+        if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if not close(of):
+                return FULL
+            open_connection(conn, events[i, EV.CONNECTION])
+        word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
+        answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
+        if state[ST.TEXT] < 0:
+            if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
+                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+            attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+        publisher = more[i, MORE.PUBLISHER]
+        if word == _PUBLISH:
+            publish(events, more, i, of)
+        elif answers and publisher >= 0:
+            if not answer(events, more, i, text, of):
+                return FULL
+        elif word == _DECLARE and side == CLIENT and publisher >= 0:
+            of.publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
+        elif word == QUERY or word == _CREATE or word == _DELETE:
+            if response == 1 and side == SERVER:
+                pb.learn(events, more, i, asked, of.book, of.facts)
+            elif response == 0 and side == CLIENT:
+                pb.ask(events, more, i, asked)
+    state[ST.AT] = len(events)
+    return DONE
+
+
+@kernel
+def has_room(of: Outstanding) -> bool:
+    """Return whether there is room for what one event may add."""
+    has: bool = of.state[ST.OUT] + 2 <= len(of.out) and of.facts[1][0] + 2 <= len(of.facts[0])
+    return has
+
+
+# ------------------------------------------------------------------------------------------- sendings and answers
+
+
+@kernel
+def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
+    """Add messages of one frame and publishing id: a sending, or more of the last one."""
+    waiting, index, counts = of.ids
+    publisher = pb.sender(events, more, i, of.conn, of.publishers, of.book, of.facts)
+    rows = of.publishers[0]
+    number, frame, opener = events[i, EV.NUMBER], events[i, EV.ORDER], more[i, MORE.IDENTITY]
+    first = found(waiting, index, rows[publisher, PUB.ID], number)
+    if first >= 0 and waiting[waiting[first, WAIT.LAST], WAIT.FRAME] == frame:
+        add(waiting, waiting[first, WAIT.LAST], more, i, opener, of.state[ST.BASE])
+        return
+    if counts[CT.LIVE] >= of.state[ST.LIMIT]:
+        row = oldest(waiting, counts)
+        if row >= 0 and waiting[row, WAIT.FRAME] < frame:
+            finish(of, row, UNANSWERED, -1, -1, -1, EVICTED, events[i, EV.TS], pb.UNKNOWN)
+    row = counts[CT.ROWS]
+    if row == 0 or waiting[row - 1, WAIT.FRAME] != frame:
+        counts[CT.LAST_FRAME] = row
+    waiting[row, WAIT.OPENER] = opener
+    waiting[row, WAIT.OTHER] = -1
+    waiting[row, WAIT.RANK] = more[i, MORE.RANK]
+    waiting[row, WAIT.FRAME] = frame
+    waiting[row, WAIT.PUBLISHER] = rows[publisher, PUB.ID]
+    waiting[row, WAIT.EPOCH] = rows[publisher, PUB.EPOCH]
+    waiting[row, WAIT.NUMBER] = number
+    waiting[row, WAIT.RECORDS] = more[i, MORE.RECORDS]
+    waiting[row, WAIT.SIZE] = more[i, MORE.SIZE]
+    waiting[row, WAIT.FATE] = 0
+    waiting[row, WAIT.LOST_TS] = -1
+    waiting[row, WAIT.GUESS] = pb.guess(rows, publisher, number, more[i, MORE.EPOCH], of.conn)
+    enter(waiting, index, row)
+    counts[CT.ROWS] = row + 1
+    counts[CT.LIVE] += 1
+    pb.sent(rows, publisher, number, frame, events[i, EV.TS])
+
+
+@kernel
+def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -> None:
+    """Add records to a sending; it is named after the message with the least name."""
+    waiting[row, WAIT.RECORDS] += more[i, MORE.RECORDS]
+    if more[i, MORE.SIZE] >= 0:
+        waiting[row, WAIT.SIZE] = max(waiting[row, WAIT.SIZE], 0) + more[i, MORE.SIZE]
+    column = WAIT.OPENER if waiting[row, WAIT.OPENER] >= base else WAIT.OTHER
+    if waiting[row, column] < 0 or more[i, MORE.RANK] < waiting[row, WAIT.RANK]:
+        waiting[row, column] = opener
+        waiting[row, WAIT.RANK] = more[i, MORE.RANK]
+
+
+@kernel
+def answer(events: Array, more: Array, i: int, text: Array, of: Outstanding) -> bool:
+    """Apply a list of confirmed or refused ids; return False if `out` is full: read the list on."""
+    waiting, index, _ = of.ids
+    rows, row_of, _, _ = of.publishers
+    state = of.state
+    publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
+    at, stop = more[i, MORE.TEXT], more[i, MORE.TEXT_END]
+    refused = events[i, EV.WHAT] == _ERROR
+    multiple = 1 if holds_many(text, at, stop, 2 if refused else 1) else 0
+    if state[ST.TEXT] >= 0:
+        at = state[ST.TEXT]
+    while True:
+        if not has_room(of):
+            state[ST.TEXT] = at
+            return False
+        number, at = number_at(text, at, stop)
+        code = -1
+        if refused:
+            code, at = number_at(text, at, stop)
+        if number == -1 or (refused and code == -1):
+            break
+        code = code if code <= 0xFFFF else -1
+        row = found(waiting, index, publisher, number) if number >= 0 else -1
+        if row < 0:
+            continue
+        gap = first_gap(of.conn, of.gaps, SERVER, waiting[row, WAIT.FRAME]) if waiting[row, WAIT.NEXT] >= 0 else -1
+        if gap >= 0:
+            censor(waiting, of.gaps, row, gap)
+            continue
+        deduplicated = pb.UNKNOWN if refused else waiting[row, WAIT.GUESS]
+        sender = row_of[publisher]
+        if sender >= 0 and rows[sender, PUB.EPOCH] == waiting[row, WAIT.EPOCH]:
+            deduplicated = pb.answered(rows, sender, number, refused, events[i, EV.ORDER], events[i, EV.TS],
+                                       deduplicated)  # fmt: skip
+        outcome = NACK if refused else ACK
+        finish(of, row, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
+    state[ST.TEXT] = -1
+    return True
+
+
+@kernel
+def finish(
+    of: Outstanding, row: int, outcome: int, answered_by: int, code: int, multiple: int, by: int, end_ts: int,
+    deduplicated: int,
+) -> None:  # fmt: skip
+    """Write a row of `out`."""
+    waiting, index, counts = of.ids
+    out, at = of.out, of.state[ST.OUT]
+    out[at, OUT.OPENER] = waiting[row, WAIT.OPENER]
+    out[at, OUT.OTHER] = waiting[row, WAIT.OTHER]
+    out[at, OUT.RECORDS] = waiting[row, WAIT.RECORDS]
+    out[at, OUT.SIZE] = waiting[row, WAIT.SIZE]
+    out[at, OUT.OUTCOME] = outcome
+    out[at, OUT.ANSWER] = answered_by
+    out[at, OUT.CODE] = code
+    out[at, OUT.MULTIPLE] = multiple
+    out[at, OUT.BY] = by
+    out[at, OUT.END_TS] = end_ts
+    out[at, OUT.DEDUPLICATED] = deduplicated
+    of.state[ST.OUT] = at + 1
+    leave(waiting, index, counts, row)
+
+
+@kernel
+def close(of: Outstanding) -> bool:
+    """End the connection; return False if there is no room: call it again."""
+    waiting, index, counts = of.ids
+    conn, gaps, state = of.conn, of.gaps, of.state
+    if not pb.finish_all(of.publishers, conn, of.book, of.facts):
+        return False
+    while state[ST.DRAIN] < counts[CT.ROWS]:
+        row = state[ST.DRAIN]
+        if waiting[row, WAIT.OPENER] >= 0:
+            if not has_room(of):
+                return False
+            by, ts = unanswered(conn, gaps, SERVER, waiting[row, WAIT.FRAME], WHOLE, NOTHING, 0)
+            if waiting[row, WAIT.FATE] == UNCERTAIN:
+                by, ts = GAP, waiting[row, WAIT.LOST_TS]
+            finish(of, row, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
+        clear(waiting, index, row)
+        state[ST.DRAIN] = row + 1
+    for column in range(len(counts)):
+        counts[column] = 0
+    state[ST.DRAIN] = 0
+    return True

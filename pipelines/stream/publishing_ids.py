@@ -1,0 +1,214 @@
+"""Outstanding publishing ids, found by publisher and id; and ids as answers list them.
+
+`waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can
+belong to. Rows stay where they are until there is no room for more: then `compact` drops answered ones.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.hashing import mix
+from amqpscope.dissector.kernels.kernel import i64, kernel
+from amqpscope.pipelines.model.connection import GAP_TS
+from amqpscope.pipelines.model.store import declare
+from amqpscope.pipelines.stream.streams import NEVER
+
+FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
+"""What may become of a sending: an answer finds it by its id; the publisher's id was declared again and the same
+publishing id sent again, so answers belong to the later sending; a gap may hold its answer or another's."""
+
+
+class Sending(NamedTuple):
+    """Columns of `waiting`: a publishing id that was sent."""
+
+    OPENER: int  # id of a message's event; -1: it is no longer outstanding
+    OTHER: int  # id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none
+    RANK: int  # among names of messages in this batch, of the one of them that is in it
+    FRAME: int
+    PUBLISHER: int
+    EPOCH: int
+    NUMBER: int
+    RECORDS: int
+    SIZE: int  # of all bodies; -1: not known
+    NEXT: int  # row of the next sending of the same id; -1: none
+    LAST: int  # row of the last one, where this is the first
+    FATE: int  # FINDABLE, SUPERSEDED, UNCERTAIN
+    LOST_TS: int  # of UNCERTAIN: when the gap was
+    GUESS: int  # `deduplicated` if it is acknowledged: UNKNOWN, NO, YES, SENT_BEFORE
+
+
+class Count(NamedTuple):
+    """Columns of `counts`, which `waiting` and `index` come with."""
+
+    ROWS: int  # rows of `waiting`
+    LIVE: int  # of these outstanding
+    OLDEST: int  # no row before this is outstanding
+    LAST_FRAME: int  # first row of the last frame
+    FRESH: int  # first row of the frame that was the last when the batch began
+
+
+WAIT, CT = declare(Sending), declare(Count)
+TOGETHER = 8
+"""Publishing ids that differ in this many last bits alone are neighbours."""
+
+
+@kernel
+def home_of(publisher: int, number: int, mask: int) -> int:
+    """Return where the search of `index` for an id begins. Neighbours lie together: publishers count up."""
+    return (mix(publisher + 1, number >> TOGETHER) ^ (number & ((1 << TOGETHER) - 1))) & mask
+
+
+@kernel
+def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
+    """Return the place in `index` of an id, or the free place where it would be."""
+    mask = len(index) - 1
+    at = home_of(publisher, number, mask)
+    while index[at] >= 0:
+        row = index[at]
+        if waiting[row, WAIT.NUMBER] == number and waiting[row, WAIT.PUBLISHER] == publisher:
+            return at
+        at = (at + 1) & mask
+    return at
+
+
+@kernel
+def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
+    """Return the row of the oldest sending of an id that an answer can belong to; -1: none."""
+    row = index[place_of(waiting, index, publisher, number)]
+    if row < 0 or waiting[row, WAIT.OPENER] < 0 or waiting[row, WAIT.FATE] != FINDABLE:
+        return -1
+    return row
+
+
+@kernel
+def enter(waiting: Array, index: Array, row: int) -> None:
+    """Make a row findable, after other sendings of the same id; those of an earlier epoch are superseded."""
+    place = place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])
+    first = index[place]
+    waiting[row, WAIT.NEXT] = -1
+    waiting[row, WAIT.LAST] = row
+    if first >= 0 and waiting[first, WAIT.OPENER] >= 0:
+        if waiting[first, WAIT.EPOCH] == waiting[row, WAIT.EPOCH]:
+            if waiting[first, WAIT.FATE] == UNCERTAIN:  # an answer may still belong to earlier ones
+                settle_all(waiting, row, UNCERTAIN, waiting[first, WAIT.LOST_TS])
+            else:
+                waiting[waiting[first, WAIT.LAST], WAIT.NEXT] = row
+                waiting[first, WAIT.LAST] = row
+            return
+        if waiting[first, WAIT.FATE] == FINDABLE:
+            settle_all(waiting, first, SUPERSEDED, -1)
+    index[place] = row
+
+
+@kernel
+def settle_all(waiting: Array, first: int, fate: int, ts: int) -> None:
+    """Note that no answer belongs to these sendings of an id any more."""
+    row = first
+    while row >= 0:
+        waiting[row, WAIT.FATE] = fate
+        waiting[row, WAIT.LOST_TS] = ts
+        row = waiting[row, WAIT.NEXT]
+
+
+@kernel
+def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
+    """Remove a row that is no longer outstanding; it is the first sending of its id, or is not findable."""
+    if waiting[row, WAIT.FATE] == FINDABLE and waiting[row, WAIT.NEXT] >= 0:
+        following = waiting[row, WAIT.NEXT]
+        waiting[following, WAIT.LAST] = waiting[row, WAIT.LAST]
+        index[place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])] = following
+    waiting[row, WAIT.OPENER] = -1
+    counts[CT.LIVE] -= 1
+
+
+@kernel
+def oldest(waiting: Array, counts: Array) -> int:
+    """Return the first outstanding row; -1: none."""
+    row = counts[CT.OLDEST]
+    while row < counts[CT.ROWS] and waiting[row, WAIT.OPENER] < 0:
+        row += 1
+    counts[CT.OLDEST] = row
+    return row if row < counts[CT.ROWS] else -1
+
+
+@kernel
+def censor(waiting: Array, gaps: Array, first: int, gap: int) -> None:
+    """Note that an answer may belong to any of these sendings of an id, because a gap may hold another."""
+    settle_all(waiting, first, UNCERTAIN, gaps[gap, GAP_TS])
+
+
+@kernel
+def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> int:
+    """Drop answered rows among these, and move the others up to `kept`; return the number of rows there then.
+
+    Call this for all rows in order, then build `index` anew.
+    """
+    for row in range(first, min(end, counts[CT.ROWS])):
+        if row == counts[CT.LAST_FRAME]:
+            counts[CT.LAST_FRAME] = kept
+        if row == counts[CT.FRESH]:
+            counts[CT.FRESH] = kept
+        if waiting[row, WAIT.OPENER] >= 0:
+            if kept < row:
+                for column in range(len(WAIT)):
+                    waiting[kept, column] = waiting[row, column]
+            kept += 1
+    return kept
+
+
+@kernel
+def build(waiting: Array, index: Array, first: int, end: int) -> None:
+    """Make some rows findable, except superseded ones. Call this for all rows in order; `index` is empty at first."""
+    for row in range(first, end):
+        if waiting[row, WAIT.OPENER] >= 0 and waiting[row, WAIT.FATE] != SUPERSEDED:
+            enter(waiting, index, row)
+
+
+@kernel
+def clear(waiting: Array, index: Array, row: int) -> None:
+    """Forget a row; call this for all.
+
+    The places from its own to the next free one are emptied, those of other rows included.
+    """
+    mask = len(index) - 1
+    at = home_of(waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER], mask)
+    while index[at] >= 0:
+        index[at] = -1
+        at = (at + 1) & mask
+
+
+# ---------------------------------------------------------------------------------------------------- ids in text
+
+
+@kernel
+def digit(text: Array, at: int) -> int:
+    """Return the digit at a place; -1: none."""
+    value = i64(text[at]) - 48
+    return value if 0 <= value <= 9 else -1
+
+
+@kernel
+def number_at(text: Array, at: int, end: int) -> tuple[int, int]:
+    """Return the first number from `at` on, and the place after it; -1: there is none, -2: it has more than 63 bits."""
+    while at < end and digit(text, at) < 0:
+        at += 1
+    if at >= end:
+        return -1, end
+    value = 0
+    while at < end and digit(text, at) >= 0:
+        each = digit(text, at)
+        if value >= 0:
+            value = value * 10 + each if value <= (NEVER - each) // 10 else -2
+        at += 1
+    return value, at
+
+
+@kernel
+def holds_many(text: Array, at: int, end: int, width: int) -> bool:
+    """Return whether a list has more than one item of `width` numbers."""
+    value = 0
+    for _ in range(width + 1):
+        value, at = number_at(text, at, end)
+    return value != -1

@@ -1,0 +1,246 @@
+"""Confirms of streams: each publishing id and the broker's answer to it.
+
+`publishing` says how frames change outstanding ids. Whether the broker had an id already (`deduplicated`) is decided as
+far as the connection alone shows: by what was sent before, its queries, and streams that it created (`publishers`).
+Partial results leave the rest to `stored.verdicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model.ends import COLUMNS, answers_of
+from amqpscope.pipelines.model.events import MESSAGES, STREAM_FRAMES, Events
+from amqpscope.pipelines.model.rows import Waiting
+from amqpscope.pipelines.model.speaking import difference
+from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, steps, unpack
+from amqpscope.pipelines.model.unanswered import ENDED_BY, GAP
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+from amqpscope.pipelines.stream import publishers as pb
+from amqpscope.pipelines.stream import publishing_ids as pid
+from amqpscope.pipelines.stream import stored
+from amqpscope.pipelines.stream.publications import publications
+from amqpscope.pipelines.stream.publishers import RQ
+from amqpscope.pipelines.stream.publishing import (
+    DONE,
+    FULL,
+    FULL_WAITING,
+    OUT,
+    ST,
+    UNANSWERED,
+    Outstanding,
+    close,
+    walk,
+)
+from amqpscope.pipelines.stream.publishing_ids import CT, WAIT
+from amqpscope.pipelines.stream.stored import FACT
+from amqpscope.pipelines.stream.streams import ASKED, PROTOCOL, of_streams
+
+LIMIT = 1 << 25
+"""Outstanding publishing ids of one connection; beyond that the oldest are evicted."""
+ROOM = 1 << 16
+"""Rows that the kernel writes at a time."""
+RELEASE = 2
+"""Batches after which mapped files are released from memory: using their pages again has a cost."""
+FIRST = 1 << 10
+"""Publishing ids that there is room for at first."""
+OUTCOMES = ("none", "ack", "nack")
+DEDUPLICATED = (None, False, True, True)
+"""Values for `publishers.UNKNOWN`, NO, YES, SENT_BEFORE."""
+
+
+class StreamConfirms:
+    """Writes `confirms` of streams: a row for each publishing id and publisher, and for each time that it was sent.
+
+    Besides, it yields partial results under the name `stored.PARTIAL`.
+
+    Args:
+        compiled: whether kernels run compiled.
+        limit: outstanding publishing ids of one connection.
+    """
+
+    tables = ("confirms",)
+    partial = (stored.PARTIAL,)
+    needs: Mapping[int, Needs] = {
+        # Frames of all commands: they show which directions were captured.
+        STREAM_FRAMES: Needs(
+            (
+                "publisher_id", "publishing_ids", "publishing_errors", "correlation_id", "stream",
+                "publisher_reference", "response_code", "sequence",
+            )
+        ),
+        MESSAGES: Needs(
+            ("publisher_id", "publisher_epoch", "publisher_reference", "stream", "body_size", "message_id"),
+            ("publish",),
+        ),
+    }  # fmt: skip
+    _COLUMNS = (
+        "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
+        "message_id", *COLUMNS,
+    )  # fmt: skip
+    VERSION = 2
+
+    def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
+        self.compiled = compiled
+        self.limit = limit
+        self.waiting = Waiting(MESSAGES, self._COLUMNS)
+        self._calls = 0
+        room = ROOM if compiled else ROOM >> 8
+        self.out = np.zeros((room, len(OUT)), np.int64)
+        self.facts = np.zeros((room, len(FACT)), np.int64), np.zeros(1, np.int64)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self._make_room(np.zeros((FIRST, len(WAIT)), np.int64), np.zeros(len(CT), np.int64))
+        self.publishers = pb.fresh()
+        self.asked = np.full((ASKED, len(RQ)), -1, np.int64)
+        self.book = stored.fresh()
+        self.state = np.zeros(len(ST), np.int64)
+        self.state[ST.TEXT] = -1
+
+    def _make_room(self, waiting: Any, counts: Any) -> None:
+        """Drop ids that are no longer outstanding; half of the rows are free then."""
+        kept = 0
+        for first, end in steps(waiting):
+            kept = call(pid.compact, self.compiled, waiting, counts, first, end, kept)
+            release_arrays((waiting,))
+        counts[[CT.LAST_FRAME, CT.FRESH]] = np.minimum(counts[[CT.LAST_FRAME, CT.FRESH]], kept)
+        counts[CT.ROWS], counts[CT.OLDEST] = kept, 0
+        if kept > len(waiting) // 2:
+            waiting = grown(waiting, 2 * len(waiting))
+        index = grown(np.zeros(0, np.int64), 1 << (2 * len(waiting) - 1).bit_length(), -1)
+        for first, end in steps(waiting[:kept]):
+            call(pid.build, self.compiled, waiting, index, first, end)
+            release_arrays((waiting, index))
+        self.ids = waiting, index, counts
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        at = of_streams(events, self.conn, publishes=True)
+        if not len(at):
+            return
+        batch = publications(events, at, self.waiting.base)
+        self.waiting.begin(events)
+        self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
+        self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
+        why = FULL
+        while why != DONE:
+            why = call(walk, self.compiled, *batch, self.asked, self._outstanding())
+            if why == FULL_WAITING:
+                self._make_room(self.ids[0], self.ids[2])
+            else:
+                yield from self._rows(events)
+        self.waiting.end(self._still())
+
+    def _outstanding(self) -> Outstanding:
+        return Outstanding(
+            self.conn, self.gaps, self.ids, self.publishers, self.book, self.facts, self.out, self.state
+        )  # fmt: skip
+
+    def _still(self) -> Any:
+        """Return the positions in the batch of messages that stay outstanding."""
+        waiting, _, counts = self.ids
+        fresh = waiting[counts[CT.FRESH] : counts[CT.ROWS]]
+        fresh = np.flatnonzero(fresh[:, WAIT.OPENER] >= 0) + counts[CT.FRESH]
+        openers, others = waiting[fresh, WAIT.OPENER], waiting[fresh, WAIT.OTHER]
+        if (others >= 0).any():
+            openers = self._named(openers, others)
+            waiting[fresh, WAIT.OPENER], waiting[fresh, WAIT.OTHER] = openers, -1
+        here = openers[openers >= self.waiting.base]
+        return np.sort(here) - self.waiting.base
+
+    def _named(self, openers: Any, others: Any) -> Any:
+        """Return the ids of the messages that name sendings: of OPENER and OTHER the one with the lesser name."""
+        several = np.flatnonzero(others >= 0)
+        mine, theirs = openers[several], others[several]
+        names = (self.waiting.get(each)["message_id"].to_pylist() for each in (mine, theirs))
+        less = [b is not None and (a is None or b < a) for a, b in zip(*names, strict=True)]
+        self.waiting.take(mine[less])
+        openers = openers.copy()
+        openers[several[less]] = theirs[less]
+        return openers
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        while not call(close, self.compiled, self._outstanding()):
+            yield from self._rows(None)
+        yield from self._rows(None)
+        self.waiting.drop()
+        self.waiting.base = 0
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        waiting, _, counts = self.ids
+        parts: dict[str, Any] = {
+            "conn": self.conn, "gaps": self.gaps, "base": self.waiting.base, "waiting": waiting[: counts[CT.ROWS]],
+            "counts": counts, "asked": self.asked, "entries": self.book[0], "used": self.book[1], "state": self.state,
+        }  # fmt: skip
+        parts |= named("publishers", self.publishers)
+        rows = self.waiting.table()
+        state = pack("stream_confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
+        self.waiting.drop()
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack("stream_confirms", self.VERSION, state)
+        self.conn, self.gaps, self.asked, self.state = (parts[name] for name in ("conn", "gaps", "asked", "state"))
+        self.book = parts["entries"], parts["used"]
+        rows, row_of, before, count = group(parts, "publishers")
+        self.publishers = rows, row_of, before, count
+        self._make_room(grown(parts["waiting"], FIRST), parts["counts"])
+        self.waiting.put_back(parts.get("rows"), parts["base"])
+
+    def _rows(self, events: Events | None) -> Iterator[Rows]:
+        """Yield what the kernel wrote, as rows."""
+        self._calls += 1
+        if self._calls % RELEASE == 0:
+            release_arrays(self.ids)
+        facts, noted = self.facts
+        if noted[0]:
+            columns = facts[: noted[0]].T
+            noted[0] = 0
+            yield stored.PARTIAL, pa.table([pa.array(column.copy()) for column in columns], schema=stored.SCHEMA)
+        count = int(self.state[ST.OUT])
+        self.state[ST.OUT] = 0
+        if count:
+            yield "confirms", self._made(events, self.out[:count])
+
+    def _made(self, events: Events | None, out: Any) -> pa.Table:
+        """Return rows of `confirms` for rows of `out`."""
+        openers = np.ascontiguousarray(out[:, OUT.OPENER])
+        if (out[:, OUT.OTHER] >= 0).any():
+            openers = self._named(openers, out[:, OUT.OTHER])
+        rows = self.waiting.take(openers)
+        columns: dict[str, Any] = {name: rows[name] for name in self._COLUMNS[:7]}
+        columns |= {f"publish_{name}": rows[name] for name in COLUMNS}
+        answers = answers_of(events, out[:, OUT.ANSWER], 0, source=STREAM_FRAMES)
+        columns |= {f"confirm_{name}": column for name, column in answers.items()}
+        answered = out[:, OUT.OUTCOME] != UNANSWERED
+        end_ts, by = out[:, OUT.END_TS], out[:, OUT.BY]
+        begun = rows["ts_ns"].fill_null(0).to_numpy()
+        end_ts = np.where((end_ts < 0) | ((by == GAP) & (end_ts < begun)), begun, end_ts)
+        columns |= {
+            "protocol": PROTOCOL,
+            "records": out[:, OUT.RECORDS],
+            "body_size": known(out[:, OUT.SIZE]),
+            "outcome": pa.array(OUTCOMES).take(pa.array(out[:, OUT.OUTCOME])),
+            "multiple": pa.array(out[:, OUT.MULTIPLE] == 1, mask=~answered),
+            "returned": False,
+            "reply_code": known(out[:, OUT.CODE]),
+            "ended_by": pa.array(ENDED_BY, pa.string()).take(pa.array(by)),
+            "end_ts_ns": pa.array(end_ts, mask=answered),
+            "latency_ns": difference(answers["ts_ns"].cast(pa.int64()), rows["ts_ns"]),
+            "deduplicated": pa.array(DEDUPLICATED, pa.bool_()).take(pa.array(out[:, OUT.DEDUPLICATED])),
+        }
+        return conform("confirms", columns, len(out))

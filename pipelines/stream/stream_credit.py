@@ -1,0 +1,176 @@
+"""The credit of subscriptions to streams: what was granted, what deliveries used, and since when none is left.
+
+A unit of credit is one chunk. A subscription begins with some; each delivery uses one, whatever it holds; the consumer
+grants more (the broker reads the number as signed). `credit_accounts` has the states of a subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model.connection import CONN
+from amqpscope.pipelines.model.events import CONNECTIONS, STREAM_FRAMES, Events
+from amqpscope.pipelines.model.speaking import difference, matrix_of
+from amqpscope.pipelines.model.store import group, named, pack, unpack
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+from amqpscope.pipelines.stream import subscriptions as sb
+from amqpscope.pipelines.stream.credit_accounts import AT_LEAST, CH, DONE, FULL, KINDS, MORE, ST, WT, close, walk
+from amqpscope.pipelines.stream.streams import NONE, Retained, of_streams
+from amqpscope.pipelines.stream.subscriptions import SUB, consumers
+
+ROOM = 1 << 16
+"""Rows of `changes` and of `waits`."""
+
+
+class StreamCredit:
+    """Writes `stream_credit`: a row for each frame that changes credit; and `flow_control`: the waits for it.
+
+    Args:
+        compiled: whether kernels run compiled.
+    """
+
+    tables = ("stream_credit", "flow_control")
+    needs: Mapping[int, Needs] = {
+        CONNECTIONS: Needs(("rtt_ns",)),
+        # Frames of all commands: they show which directions were captured.
+        STREAM_FRAMES: Needs(
+            ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties")
+        ),
+    }  # fmt: skip
+    VERSION = 2
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self.retained = Retained(STREAM_FRAMES, ("frame_no", "ts_ns", "capture", "packet", "stream", "properties"))
+        room = ROOM if compiled else ROOM >> 8
+        self.written = np.zeros((room, len(CH)), np.int64), np.zeros((room, len(WT)), np.int64)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.conn, self.gaps = cn.fresh()
+        self.subscriptions = sb.fresh()
+        self.state = np.zeros(len(ST), np.int64)
+        self.state[ST.WINDOW] = AT_LEAST
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        at = of_streams(events, self.conn)
+        if not len(at):
+            return
+        matrix = matrix_of(events, at)
+        self.retained.begin(events)
+        more = self._more(events, at)
+        self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
+        self.state[ST.AT] = 0
+        why = FULL
+        while why != DONE:
+            why = call(
+                walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.written, self.state
+            )
+            yield from self._rows()
+        self.retained.end(self._referred())
+
+    def _more(self, events: Events, at: Ints) -> Ints:
+        more = np.empty((len(at), len(MORE)), np.int64)
+        more[:, MORE.IDENTITY] = at + self.retained.base
+        for column, of, missing in (
+            (MORE.SUBSCRIPTION, {STREAM_FRAMES: "subscription_id"}, -1),
+            (MORE.CREDIT, {STREAM_FRAMES: "credit"}, NONE),
+            (MORE.CORRELATION, {STREAM_FRAMES: "correlation_id"}, -1),
+            (MORE.CODE, {STREAM_FRAMES: "response_code"}, -1),
+            (MORE.RTT, {CONNECTIONS: "rtt_ns"}, -1),
+        ):  # fmt: skip
+            more[:, column] = events.ints(of, missing)[at]
+        return more
+
+    def _referred(self) -> Ints:
+        """Return the ids of frames that rows may still refer to."""
+        rows, _, _, count = self.subscriptions
+        columns = [SUB.EVENT, SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED]
+        closes = self.conn[[CONN.SERVER_CLOSE_EVENT, CONN.CLIENT_CLOSE_EVENT]]
+        found: Ints = np.concatenate([rows[: count[0], columns].ravel(), closes])
+        return found
+
+    def finish(self) -> Iterator[Rows]:
+        """See `walk.Walk`."""
+        self.retained.close()
+        why = False
+        while not why:
+            why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.written, self.state)
+            yield from self._rows()
+        self.retained.drop()
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """See `walk.Walk`."""
+        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "state": self.state}
+        parts |= named("subscriptions", self.subscriptions) | self.retained.parts("retained")
+        state = pack("stream_credit", self.VERSION, parts)
+        self.retained.drop()
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `walk.Walk`."""
+        parts = unpack("stream_credit", self.VERSION, state)
+        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
+        rows, places, requests, count = group(parts, "subscriptions")
+        self.subscriptions = rows, places, requests, count
+        self.retained.put_back("retained", parts)
+
+    def _rows(self) -> Iterator[Rows]:
+        """Yield what the kernel wrote, as rows."""
+        changes = self.written[0][: self.state[ST.CHANGES]]
+        waits = self.written[1][: self.state[ST.WAITS]]
+        self.state[ST.CHANGES] = self.state[ST.WAITS] = 0
+        if len(changes):
+            yield "stream_credit", self._changes(changes)
+        if len(waits):
+            yield "flow_control", self._waits(waits)
+
+    def _changes(self, changes: Ints) -> pa.Table:
+        frames = self.retained.get(changes[:, CH.EVENT])
+        assert frames is not None
+        certain = changes[:, CH.KNOWN] == 1
+        columns = {
+            "connection_id": changes[:, CH.CONNECTION],
+            "subscription_id": changes[:, CH.SUBSCRIPTION],
+            "subscription_epoch": changes[:, CH.EPOCH],
+            "event": pa.array(KINDS).take(pa.array(changes[:, CH.KIND])),
+            "credit": known(changes[:, CH.CREDIT], NONE),
+            "granted": changes[:, CH.GRANTED],
+            "used": changes[:, CH.USED],
+            "balance": pa.array(changes[:, CH.GRANTED] - changes[:, CH.USED], mask=~certain),
+            "zero_since_ts_ns": known(changes[:, CH.SINCE], NONE),
+        }
+        columns |= {name: frames[name] for name in ("frame_no", "capture", "packet", "ts_ns")}
+        columns |= consumers(self.retained.get(changes[:, CH.BEGUN]), len(changes))
+        return conform("stream_credit", columns, len(changes))
+
+    def _waits(self, waits: Ints) -> pa.Table:
+        count = len(waits)
+        columns: dict[str, Any] = {}
+        for end, ids in (("start", waits[:, WT.START]), ("end", waits[:, WT.END])):
+            frames = self.retained.get(ids)
+            for name in ("frame_no", "capture", "packet"):
+                columns[f"{end}_{name}"] = frames[name] if frames is not None else None
+        until = known(waits[:, WT.END_TS], NONE)
+        columns |= {
+            "connection_id": waits[:, WT.CONNECTION],
+            "consumer_tag": pa.array(waits[:, WT.SUBSCRIPTION]).cast(pa.string()),
+            "subscription_id": waits[:, WT.SUBSCRIPTION],
+            "cause": "stream-credit",
+            "start_ts_ns": waits[:, WT.START_TS],
+            "end_ts_ns": pa.array(waits[:, WT.END_TS], mask=(waits[:, WT.SEEN] == 0) | (waits[:, WT.END_TS] == NONE)),
+            "duration_ns": difference(until, pa.array(waits[:, WT.START_TS])),
+            "side": "client",
+            "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WT.PROVEN])),
+        }
+        return conform("flow_control", columns, count)

@@ -1,0 +1,161 @@
+"""How far consumers were behind their streams: a walk over streams, in the order of time.
+
+Its rows are partial results of `stream_deliveries` of all connections, sorted by KEY and ORDER. All rows of a stream on
+a broker go to the same walk. The lag counts from the highest offset seen of the stream so far (rows of the same time
+included), on any connection to that broker: it is a lower bound, because no frame says how long a stream is. Where
+nothing shows an offset beyond the delivery, and the delivery does not say which chunk is the last, the lag is unknown.
+When a stream is deleted or created again, its offsets begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.model.digests import hashed
+from amqpscope.pipelines.model.speaking import difference
+from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.walk import Rows, conform
+from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED
+
+KEY = ("server_ip", "stream")
+"""Columns that group rows."""
+ORDER = ("ts_ns", "connection_id", "frame_no")
+_INNER = ("server_ip", "reached", "kind", "tells_end")
+"""The last columns of partial results, which rows do not have."""
+MOST_AT_ONCE = 1 << 20
+"""Rows of one stream and time; beyond that, later ones do not count for earlier ones."""
+
+
+@kernel
+def walk(keys: Array, times: Array, reached: Array, renewed: Array, state: Array, seen: Array) -> None:
+    """Find the highest offset at each row.
+
+    Args:
+        keys: two int64 per row; 0 for null.
+        times: ns.
+        reached: -1 for none.
+        renewed: 1 where the stream begins anew.
+        state: the last row's keys, and the highest offset (-1: none).
+        seen: written, -1 for none.
+    """
+    first = 0
+    for i in range(len(times)):
+        other = keys[i, 0] != state[0] or keys[i, 1] != state[1] or renewed[i] == 1
+        if other or (i > 0 and times[i] != times[i - 1]):
+            for row in range(first, i):
+                seen[row] = state[2]
+            first = i
+        if other:
+            state[0] = keys[i, 0]
+            state[1] = keys[i, 1]
+            state[2] = -1
+        if keys[i, 0] != 0 and keys[i, 1] != 0 and reached[i] > state[2]:
+            state[2] = reached[i]
+    for row in range(first, len(times)):
+        seen[row] = state[2]
+
+
+class StreamLag:
+    """Writes `stream_deliveries`.
+
+    Args:
+        compiled: whether kernels run compiled.
+    """
+
+    tables = ("stream_deliveries",)
+    VERSION = 2
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._reset()
+
+    def _reset(self) -> None:
+        self.state = np.array([0, 0, -1], np.int64)
+        self.held = OFFSETS.empty_table()
+        """The last rows, of one stream and time: more of them may come."""
+
+    def feed(self, rows: pa.Table) -> Iterator[Rows]:
+        """Walk over a batch; yield rows that are final. Exhaust it before the next call.
+
+        Args:
+            rows: partial results (OFFSETS), sorted by KEY and ORDER, also between batches.
+        """
+        rows = pa.concat_tables([self.held, rows]).combine_chunks() if len(self.held) else rows
+        if not len(rows):
+            return
+        keys, times = self._keys(rows), rows["ts_ns"].to_numpy()
+        differs = (keys[1:] != keys[:-1]).any(1) | (times[1:] != times[:-1])
+        last = int(np.flatnonzero(differs)[-1]) + 1 if differs.any() else 0
+        if len(rows) - last > MOST_AT_ONCE:
+            last = len(rows)
+        self.held = rows.slice(last)
+        yield from self._walked(rows.slice(0, last), keys[:last], times[:last])
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield the rows that are still held, and reset the walk."""
+        rows = self.held
+        yield from self._walked(rows, self._keys(rows), rows["ts_ns"].to_numpy())
+        self._reset()
+
+    def take_out(self) -> bytes:
+        """Return the state as versioned bytes, and reset the walk."""
+        state = pack("stream_lag", self.VERSION, {"state": self.state, "held": self.held})
+        self._reset()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        parts = unpack("stream_lag", self.VERSION, state)
+        self.state, self.held = parts["state"], parts["held"]
+
+    @staticmethod
+    def _keys(rows: pa.Table) -> Any:
+        return np.stack([hashed(rows[name]) for name in KEY], 1)
+
+    def _walked(self, rows: pa.Table, keys: Any, times: Any) -> Iterator[Rows]:
+        if not len(rows):
+            return
+        kind = rows["kind"].to_numpy()
+        reached = rows["reached"].fill_null(-1).to_numpy()
+        seen = np.empty(len(rows), np.int64)
+        renewed = (kind == RENEWED).astype(np.int64)
+        arrays = (np.ascontiguousarray(each) for each in (keys, times, reached, renewed))
+        call(walk, self.compiled, *arrays, self.state, seen)
+        delivered = pa.array(kind == DELIVERY)
+        found = rows.filter(delivered)
+        if not len(found):
+            return
+        offset = pa.array(seen, mask=seen < 0).filter(delivered)
+        columns = {name: found[name] for name in OFFSETS.names[: -len(_INNER)]}
+        lag = difference(offset, found["last_offset"])
+        known = pc.or_(pc.greater(lag, 0), pc.fill_null(found["tells_end"], False))
+        columns |= {"stream_offset": offset, "lag_records": pc.if_else(known, lag, None)}
+        yield "stream_deliveries", conform("stream_deliveries", columns, len(found))
+
+
+def sort(partial: pa.Table) -> pa.Table:
+    """Return partial results in the order of the walk."""
+    return partial.sort_by([(name, "ascending") for name in (*KEY, *ORDER)])
+
+
+def lagging(partial: pa.Table, compiled: bool = False) -> pa.Table:
+    """Return the table `stream_deliveries`.
+
+    Args:
+        partial: partial results of all connections, in any order.
+        compiled: whether kernels run compiled.
+    """
+    walk_ = StreamLag(compiled)
+    parts = [part for _, part in (*walk_.feed(sort(partial)), *walk_.finish())]
+    return pa.concat_tables([conform("stream_deliveries", {}, 0), *parts])
