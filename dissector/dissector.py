@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.dissector import moving
+from amqpscope.dissector import transfer
 from amqpscope.dissector.capture.model import PacketBatch, Problem
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.accounting import MemoryAccounting, most_retained
@@ -101,7 +101,7 @@ class Dissector:
         wanted = Wanted(self.options.from_ns, self.options.to_ns, "connections" if self.options.handshakes else None)
         self.tables = Tables(own, self.captures, wanted, compiled)
         self.retained = Retained.nothing(self._ranges)
-        self.parts = moving.Parts(
+        self.parts = transfer.Parts(
             self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.accounting
         )
 
@@ -136,12 +136,12 @@ class Dissector:
         if connections is not None:
             slots = slots[np.isin(facts[slots, Facts.ID], np.fromiter(connections, np.int64))]
         buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
-        state = moving.take_connections(self.parts, slots, buffer.data)
+        state = transfer.take_connections(self.parts, slots, buffer.data)
         state |= {"captures": self.captures, "points": self.points, "end_ns": self.end_ns, "rest": None}
         if connections is None:
-            state["rest"], state["read"], self.read = moving.take_rest(self.parts), self.read, 0
+            state["rest"], state["read"], self.read = transfer.take_rest(self.parts), self.read, 0
         self.retain(buffer)
-        return moving.sealed(self._head(), state)
+        return transfer.sealed(self._head(), state)
 
     def put_back(self, state: bytes) -> None:
         """Put back what `take_out` returned, also from another dissector with the same options.
@@ -151,13 +151,13 @@ class Dissector:
         Raises:
             StateError: the bytes are from another release or other options, or damaged.
         """
-        found = moving.opened(self._head(), state)
-        captures = moving.merge_captures(found["captures"], found["points"], self.captures, self.points)
+        found = transfer.opened(self._head(), state)
+        captures = transfer.merge_captures(found["captures"], found["points"], self.captures, self.points)
         self.tcp.place(self.points or [0] * len(self.captures))
         buffer = self.resume(Buffer(np.zeros(0, np.uint8), 0))
-        moving.put_connections(self.parts, found, captures, buffer)
+        transfer.put_connections(self.parts, found, captures, buffer)
         if found["rest"] is not None:
-            moving.put_rest(self.parts, found["rest"], captures)
+            transfer.put_rest(self.parts, found["rest"], captures)
             self.read += found["read"]
         self.end_ns = max(self.end_ns, found["end_ns"])
         self.retain(buffer)

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator
 
-from amqpscope.spec import amqp10, codes, data, documents, findings, handshakes, tls
+from amqpscope.spec import amqp100, codes, data, documents, findings, handshakes, tls
 from amqpscope.spec.describe_codes import (
     OWNERS,
     addition,
@@ -74,9 +74,9 @@ def _sections(name: str, protocol: Protocol) -> Iterator[list[str]]:
         if name not in shown and any(name == method.full_name for method in each.methods):
             shown.add(name)
             yield of_method(each.method(name), _other(each, protocol))
-    if name == amqp10.NAME:
+    if name == amqp100.NAME:
         yield of_messages()
-    for section in amqp10.load().sections:
+    for section in amqp100.load().sections:
         if name == section.name:
             yield of_section(section)
     if column in data.tables():
@@ -163,7 +163,7 @@ def names(protocol: Protocol) -> set[str]:
     known |= {rule.code for rule in findings.load()}
     known |= {each.name for listed in codes.load() for each in listed.values}
     known |= {alert.name for alert in tls.load().alerts.values()}
-    known |= {amqp10.NAME, *(section.name for section in amqp10.load().sections)}
+    known |= {amqp100.NAME, *(section.name for section in amqp100.load().sections)}
     known |= {name for each in _older(protocol) for name in (each.name, *(m.full_name for m in each.methods))}
     for each in _known(protocol):
         known |= {each.name} | {c.name for c in each.classes} | {m.full_name for m in each.methods}
@@ -235,8 +235,8 @@ def of_protocol(protocol: Protocol) -> list[str]:
 
 def of_messages() -> list[str]:
     """Describe AMQP 1.0: provenance, the sections of messages, performatives."""
-    known = amqp10.load()
-    lines = title(amqp10.NAME, "protocol") + paragraph(known.title)
+    known = amqp100.load()
+    lines = title(amqp100.NAME, "protocol") + paragraph(known.title)
     lines += ["", "  Sources", *aligned((["-", source] for source in known.provenance), 4)]
     lines += ["", "  Sections of messages", ""]
     lines += aligned(([f"0x{s.code:02x}", s.name, _columns(s)] for s in known.sections), 4)
@@ -244,15 +244,15 @@ def of_messages() -> list[str]:
     return [*lines, "", "  Performatives, which are counted", "", *aligned([["-", ", ".join(performatives)]], 4)]
 
 
-def of_section(section: amqp10.Section) -> list[str]:
+def of_section(section: amqp100.Section) -> list[str]:
     """Describe a section of AMQP 1.0's messages: its fields, and the columns they go to."""
-    lines = title(section.name, f"section 0x{section.code:02x} of messages of {amqp10.NAME}")
+    lines = title(section.name, f"section 0x{section.code:02x} of messages of {amqp100.NAME}")
     if not section.fields:
         return lines + paragraph(_columns(section))
     return lines + aligned([[field.name, field.type, field.column] for field in section.fields])
 
 
-def _columns(section: amqp10.Section) -> str:
+def _columns(section: amqp100.Section) -> str:
     """Return the columns that hold a section."""
     if section.kind == "body":
         return "the body: body_kind, body_size, body_hash, body"

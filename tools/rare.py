@@ -14,9 +14,9 @@ from amqpscope.dissector.protocols.amqp010 import boundary as boundary010
 from amqpscope.dissector.protocols.amqp091 import boundary as boundary091
 from amqpscope.dissector.protocols.amqp091.content import evict_contents
 from amqpscope.dissector.protocols.amqp091.state import Channels
-from amqpscope.dissector.protocols.amqp10.section_walk import write_forms
+from amqpscope.dissector.protocols.amqp100.section_walk import write_forms
 from amqpscope.dissector.protocols.payloads import drop_chain
-from amqpscope.dissector.protocols.state import Walk
+from amqpscope.dissector.protocols.state import ParserState
 from amqpscope.dissector.protocols.stream.entries import entry_bytes, read_mixed
 from amqpscope.dissector.tcp.endings import evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
@@ -36,7 +36,7 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (relieve, (Flows, Results)),
     (rebuild, (Flows,)),
     (remember_all, (INTS, Flows)),
-    (drop_chain, (Walk, 0)),
+    (drop_chain, (ParserState, 0)),
     (boundary091.KERNELS.frame_follows, (BYTES, 0, 0, 0, INTS)),
     (boundary010.KERNELS.frame_follows, (BYTES, 0, 0, 0, INTS)),
     (evict_contents, (Channels, ROWS, 0)),

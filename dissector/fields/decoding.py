@@ -18,7 +18,7 @@ from amqpscope.dissector.fields import tables as fieldtable
 from amqpscope.dissector.fields.arrow import array
 from amqpscope.dissector.fields.columns import ENTRIES, Room, Validity
 from amqpscope.dissector.fields.lists import list_end
-from amqpscope.dissector.fields.ops import (
+from amqpscope.dissector.fields.opcodes import (
     BYTES,
     FIXED,
     LIST,

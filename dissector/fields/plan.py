@@ -10,7 +10,7 @@ import numpy as np
 from amqpscope.dissector.fields import dialect, lists
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, STORES
 from amqpscope.dissector.fields.dialect import Dialect
-from amqpscope.dissector.fields.ops import (
+from amqpscope.dissector.fields.opcodes import (
     BIT,
     BYTES,
     FIXED,

@@ -9,7 +9,7 @@ from amqpscope.dissector.kernels.state import Matrix, Records, column
 class Op(Matrix):
     """Ops of a plan: what is done for one field."""
 
-    KIND = column("what it is: see `ops`")
+    KIND = column("what it is: see `opcodes`")
     BYTES = column("bytes of the field, or of the length before it")
     SLOT = column("slot of its column; -1: read and forgotten")
     FLAG = column("number of its flag; -1: always there")

@@ -1,6 +1,6 @@
 """The walk over tables, maps, lists, arrays and structs that writes them as JSON text; see `tables` for what it writes.
 
-AMQP 1.0 has a walk of its own (`amqp10.values`): there keys are values of any type, which are written before what
+AMQP 1.0 has a walk of its own (`amqp100.values`): there keys are values of any type, which are written before what
 follows them is measured, counts stand after sizes, items of arrays share a constructor, and described values have
 no end. What both write, and how it is kept, is in `value_text`, `json_text` and `rendering`.
 

@@ -1,14 +1,14 @@
 """The walk over the fields of many records: one op after the other, each over all records of a program.
 
 Records in the order in which they came would have the processor guess at each op what comes next; so a program's
-records go through it together. Each loop here and in `taking` does one thing to many records.
+records go through it together. Each loop here and in `readers` does one thing to many records.
 
 Bounds, for all kernels of both: `data` is read between `AT` and `END` of a record, which `begin` holds against its
 length; programs, ops and slots are those of a `Plan`; a record gives a slot one value and one problem at most, and each
 of its packing flags and its end one problem, which is what there is room for.
 """
 
-from amqpscope.dissector.fields.ops import (
+from amqpscope.dissector.fields.opcodes import (
     BIT,
     BYTES,
     FIXED,
@@ -25,8 +25,7 @@ from amqpscope.dissector.fields.ops import (
     VALUE,
 )
 from amqpscope.dissector.fields.problems import BYTES_LEFT_OVER
-from amqpscope.dissector.fields.state import Decoding, Op, Record, Tally
-from amqpscope.dissector.fields.taking import (
+from amqpscope.dissector.fields.readers import (
     problem,
     put_bits,
     take_bytes,
@@ -36,6 +35,7 @@ from amqpscope.dissector.fields.taking import (
     take_packing,
     take_texts,
 )
+from amqpscope.dissector.fields.state import Decoding, Op, Record, Tally
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import proven
 

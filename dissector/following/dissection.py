@@ -15,11 +15,11 @@ from amqpscope.dissector.following.folder import SOONEST, Plan
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.moving import opened, sealed
 from amqpscope.dissector.packets.merging import Capture, Decoded, Merger, cut
 from amqpscope.dissector.reading import CapturePass, CaptureSummary, Reports, incomplete, unreadable
 from amqpscope.dissector.tables.rows import Work
 from amqpscope.dissector.tcp.state import Conn, Facts
+from amqpscope.dissector.transfer import opened, sealed
 
 HEAD = b"amqpscope follow 1\n"
 HOUR_NS = 3600 * 10**9

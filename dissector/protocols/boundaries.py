@@ -8,19 +8,19 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.emitting import fault, put_first, put_place
 from amqpscope.dissector.protocols.payloads import drop_chain
-from amqpscope.dissector.protocols.state import GAP, HEAD, HEAD_ROOM, SEARCH, SKIPPED, Frame, Parser, Walk
+from amqpscope.dissector.protocols.state import GAP, HEAD, HEAD_ROOM, SEARCH, SKIPPED, Frame, Parser, ParserState
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 @kernel
-def begin_frame(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+def begin_frame(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
     """Note where a frame's first byte was."""
     parsers = walk.parsers
     parsers[row, Parser.POS] = chunks[Chunk.POS, i] + at
     note_packet(parsers, row, chunks, i)
     parsers[row, Parser.GOT] = 0
     parsers[row, Parser.MISSING] = 0
-    parsers[row, Parser.BELIEVED] = 0
+    parsers[row, Parser.LENGTH_ACCEPTED] = 0
 
 
 @kernel
@@ -32,7 +32,7 @@ def note_packet(parsers: Array, row: int, chunks: Array, i: int) -> None:
 
 
 @kernel
-def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
+def put_frame(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, size: int) -> int:
     """Write the row of the current frame, whose `payload` is there, and which has `size` bytes on the wire.
 
     Returns which row it is.
@@ -51,7 +51,7 @@ def put_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: 
 
 
 @kernel
-def end_frame(walk: Walk, row: int, size: int) -> None:
+def end_frame(walk: ParserState, row: int, size: int) -> None:
     """End the current frame, of this size, which has its row; a head follows."""
     parsers = walk.parsers
     parsers[row, Parser.LARGEST] = max(parsers[row, Parser.LARGEST], size)
@@ -61,7 +61,7 @@ def end_frame(walk: Walk, row: int, size: int) -> None:
 
 
 @kernel
-def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
+def lose(walk: ParserState, row: int, pos: int, skipped: int) -> None:
     """Desynchronise: the next boundary is unknown; `pos` is where the frame with the lost head began, or -1."""
     parsers = walk.parsers
     drop_chain(walk, row)
@@ -78,7 +78,7 @@ def lose(walk: Walk, row: int, pos: int, skipped: int) -> None:
 
 
 @kernel
-def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+def lose_head(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
     """Desynchronise at a gap where the head of a frame must be."""
     report_gap(walk, chunks, i, at, row)
     heads = walk.parsers[row, Parser.HEADS]
@@ -86,14 +86,14 @@ def lose_head(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 
 @kernel
-def report_gap(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+def report_gap(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
     """Report a gap that frames may lie in."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     fault(walk, chunks, i, row, GAP, number, -1, chunks[Chunk.POS, i] + at, chunks[Chunk.LENGTH, i] - at)
 
 
 @kernel
-def report_further_gap(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+def report_further_gap(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
     """Report a gap that follows another one at once: what was lost in it was sent later, and answers are missing."""
     parsers = walk.parsers
     if parsers[row, Parser.LOST] >= 0 and parsers[row, Parser.TRIED] == 0 and parsers[row, Parser.SKIPPED] < HEAD_ROOM:
@@ -101,7 +101,7 @@ def report_further_gap(walk: Walk, chunks: Array, i: int, at: int, row: int) -> 
 
 
 @kernel
-def skip(walk: Walk, chunks: Array, i: int, at: int, row: int) -> int:
+def skip(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> int:
     """Skip bytes before the next frame, as far as they are known to be none; returns their number."""
     parsers = walk.parsers
     here = chunks[Chunk.POS, i] + at

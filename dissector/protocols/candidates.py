@@ -1,14 +1,14 @@
 """Candidates for frame boundaries: which place in held-back bytes is verified to be one, by the rules of `resync`.
 
 The kernels `next_frame` and `may_begin` are templates, as are the constants: a protocol lays its own under
-their names (`resync.laid_over`).
+their names (`resync.build_search`).
 """
 
 from typing import Any
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Parser, ParserState, Trial
 from amqpscope.dissector.tcp.state import Facts
 
 USUAL = 0
@@ -48,7 +48,7 @@ def may_begin(data: Array, p: int) -> bool:
 
 @kernel
 def try_places(
-    walk: Walk, row: int, n: int, count: int, pos: int, ended: bool, snapped: bool, how: tuple[bool, bool, bool],
+    walk: ParserState, row: int, n: int, count: int, pos: int, ended: bool, snapped: bool, how: tuple[bool, bool, bool],
     own: Own,
 ) -> int:  # fmt: skip
     """Return the first of these n bytes at which a frame is verified to begin, or -1.
@@ -103,7 +103,9 @@ def is_verified(trial: Array, n: int, marked: bool) -> bool:
 
 
 @kernel
-def choose(walk: Walk, n: int, count: int, how: tuple[bool, bool, bool], reach: int, enough: int, own: Own) -> int:
+def choose(
+    walk: ParserState, n: int, count: int, how: tuple[bool, bool, bool], reach: int, enough: int, own: Own
+) -> int:
     """Return the first of these n bytes at which a frame is verified to begin, or -1.
 
     `how` says whether a gap follows, whether the snap length made it, and whether what there is must do.
@@ -153,7 +155,7 @@ def confirmed(trial: Array, n: int, p: int, how: tuple[bool, bool, bool], reach:
 
 
 @kernel
-def follow(walk: Walk, n: int, p: int, edge: int, count: int, own: Own) -> int:
+def follow(walk: ParserState, n: int, p: int, edge: int, count: int, own: Own) -> int:
     """Follow frames from p on; 0 when they do not reach the end. Marks where they begin: a later one is no better."""
     edges, marks, trial = walk.edges, walk.marks, walk.trial
     base = walk.cursor[Cursor.ARENA]

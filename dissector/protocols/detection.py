@@ -17,8 +17,8 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.protocols.client_side import HEADER, MAGIC, client_by_header, client_by_tls
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context, Recogniser
-from amqpscope.dissector.protocols.roles import HEADER, MAGIC, client_by_header, client_by_tls
 from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts, clients, roles_by
 from amqpscope.dissector.tls.records import boundary
 

@@ -2,13 +2,13 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.state import GAP, SKIPPED, Cursor, Fault, Parser, Place, Span, Walk
+from amqpscope.dissector.protocols.state import GAP, SKIPPED, Cursor, Fault, Parser, ParserState, Place, Span
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
 @kernel
 def fault(
-    walk: Walk, chunks: Array, i: int, row: int, code: int, number: int, channel: int, pos: int, value: int
+    walk: ParserState, chunks: Array, i: int, row: int, code: int, number: int, channel: int, pos: int, value: int
 ) -> None:
     """Note a fault at this chunk. One that finds no room is dropped: the caller leaves enough of it.
 
@@ -26,7 +26,7 @@ def fault(
 
 
 @kernel
-def frame_fault(walk: Walk, chunks: Array, i: int, row: int, code: int, value: int) -> None:
+def frame_fault(walk: ParserState, chunks: Array, i: int, row: int, code: int, value: int) -> None:
     """Note a fault of the current frame."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     parsers = walk.parsers
@@ -64,7 +64,7 @@ def put_first(rows: Array, n: int, parsers: Array, row: int) -> None:
 
 
 @kernel
-def put_place(walk: Walk, chunks: Array, i: int) -> int:
+def put_place(walk: ParserState, chunks: Array, i: int) -> int:
     """Begin the row of a frame that lies in this chunk alone, and return which it is."""
     frames, facts, cursor = walk.frames, walk.facts, walk.cursor
     n: int = cursor[Cursor.FRAMES]
@@ -77,7 +77,7 @@ def put_place(walk: Walk, chunks: Array, i: int) -> int:
 
 
 @kernel
-def put_span(walk: Walk, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
+def put_span(walk: ParserState, chunks: Array, i: int, channel: int, offset: int, length: int) -> int:
     """Yield bytes of a body frame that is not whole in one chunk; return which span they are."""
     spans, n = walk.aside, walk.cursor[Cursor.ASIDE]
     spans[Span.BEFORE, n] = walk.cursor[Cursor.FRAMES]

@@ -24,13 +24,13 @@ from amqpscope.dissector.protocols.state import (
     Cursor,
     Fault,
     Fragment,
-    Held,
     Parser,
+    ParserState,
+    PendingChunk,
     Place,
     Trial,
-    Walk,
 )
-from amqpscope.dissector.tcp.order import ANYWHERE
+from amqpscope.dissector.tcp.emit_in_order import ANYWHERE
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
@@ -51,7 +51,7 @@ class Framing:
         self.parsers = Parser.make(0)
         self.heads = np.zeros(0, np.uint8)
         self.fragments = Pool(Fragment.WIDTH, 2_048)
-        self.held = Pool(Held.WIDTH, 256)
+        self.held = Pool(PendingChunk.WIDTH, 256)
         self.chunk = Chunk.room(1)
         self.edges = np.zeros(limits.HELD_CHUNKS + 2, np.int64)
         self.marks = np.empty(limits.RESYNC + limits.HELD_CHUNKS, np.uint8)
@@ -63,7 +63,7 @@ class Framing:
         fragments, held = self.fragments, self.held
         return [
             Ranges(fragments.rows, Fragment.USED, Fragment.OFFSET, Fragment.LENGTH, fragments.taken),
-            Ranges(held.rows, Held.USED, Held.OFFSET, Held.LENGTH, held.taken),
+            Ranges(held.rows, PendingChunk.USED, PendingChunk.OFFSET, PendingChunk.LENGTH, held.taken),
         ]
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:
@@ -75,9 +75,9 @@ class Framing:
             Parser.clear(self.parsers, 2 * slots + side)
             self.parsers[2 * slots + side, Parser.STATE] = states
 
-    def walk(self, buffer: Buffer, facts: Ints) -> Walk:
+    def walk(self, buffer: Buffer, facts: Ints) -> ParserState:
         """Return the state as kernels take it."""
-        return Walk(
+        return ParserState(
             buffer.data, facts, self.parsers, self.heads, self.fragments.rows, self.fragments.free, self.held.rows,
             self.held.free, self.edges, self.marks, self.trial, self.cursor, self.chunk, self.frames, self.aside,
             self.faults,
@@ -167,9 +167,9 @@ class Framing:
         """Return which of these connections hold chunks back (`registry.Stage`)."""
         for slot in slots[self.parsers[2 * slots, Parser.QUEUE] >= 0].tolist():
             first = self.held.rows[self.parsers[2 * slot, Parser.QUEUE]]
-            row = self.parsers[2 * slot + first[Held.SIDE]]
+            row = self.parsers[2 * slot + first[PendingChunk.SIDE]]
             showed_none = bool(row[Parser.LARGEST] == 0 and row[Parser.LOST] < 0)
-            yield slot, int(first[Held.SIDE]), showed_none, int(first[Held.TS])
+            yield slot, int(first[PendingChunk.SIDE]), showed_none, int(first[PendingChunk.TS])
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction: its boundary was lost for good.

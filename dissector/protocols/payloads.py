@@ -6,12 +6,12 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.emitting import frame_fault
-from amqpscope.dissector.protocols.state import LIMIT, Cursor, Fragment, Parser, Walk
+from amqpscope.dissector.protocols.state import LIMIT, Cursor, Fragment, Parser, ParserState
 from amqpscope.dissector.tcp.state import Chunk
 
 
 @kernel
-def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
+def payload(walk: ParserState, row: int, offset: int) -> tuple[int, int]:
     """Return where the current payload lies, and its bytes before the first gap; -1 where there are none.
 
     `offset` is where it lies whole, -1 when it is in fragments: these are put together.
@@ -24,7 +24,7 @@ def payload(walk: Walk, row: int, offset: int) -> tuple[int, int]:
 
 
 @kernel
-def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, before: int) -> None:
+def keep_payload(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, before: int) -> None:
     """Keep bytes of a payload that does not lie in one chunk.
 
     Only what is before its first gap is kept; `before` are bytes of it that were put elsewhere.
@@ -42,7 +42,7 @@ def keep_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int) -> int:
+def chain(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int) -> int:
     """Keep bytes of an unfinished payload; 0 when a limit forbids it."""
     parsers, fragments, cursor = walk.parsers, walk.fragments, walk.cursor
     if (
@@ -67,7 +67,7 @@ def chain(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int)
 
 
 @kernel
-def put_together(walk: Walk, row: int) -> int:
+def put_together(walk: ParserState, row: int) -> int:
     """Copy the fragments of a direction to the arena, one after the other; returns where they begin."""
     data, fragments = walk.data, walk.fragments
     offset: int = walk.cursor[Cursor.ARENA]
@@ -87,7 +87,7 @@ def put_together(walk: Walk, row: int) -> int:
 
 
 @kernel
-def drop_chain(walk: Walk, row: int) -> None:
+def drop_chain(walk: ParserState, row: int) -> None:
     """Give back the fragments of a direction."""
     parsers, fragments = walk.parsers, walk.fragments
     fragment = parsers[row, Parser.CHAIN]

@@ -31,7 +31,7 @@ from amqpscope.spec.model import Protocol as Specification
 TLS, UNKNOWN = -1, -2
 """Numbers of connections that speak no protocol that is described; those of protocols begin with 1, 0 is undecided."""
 OTHERS = {TLS: "tls", UNKNOWN: "unknown", 0: "unknown"}
-FOLDERS = ("amqp091", "amqp010", "stream", "amqp10")
+FOLDERS = ("amqp091", "amqp010", "stream", "amqp100")
 """Ours. Where several could be meant, the first is."""
 
 _added: dict[str, "ProtocolPlugin"] = {}

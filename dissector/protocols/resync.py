@@ -30,7 +30,7 @@ Until then the chunks of the connection, of both parsers, are held back, so that
 `RESYNC` and `HELD_CHUNKS` bound their number. What is skipped is counted.
 
 The kernel `expected_boundary` is a template, as are those of `candidates` and the constants: a protocol lays its own
-under their names (`laid_over`).
+under their names (`build_search`).
 """
 
 from collections.abc import Callable
@@ -50,9 +50,9 @@ from amqpscope.dissector.protocols.candidates import (
     next_frame,
     try_places,
 )
-from amqpscope.dissector.protocols.doubt import believe, is_agreed, pass_over
-from amqpscope.dissector.protocols.holding import first_held, full_segment, gather, processed
-from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Held, Parser, Trial, Walk
+from amqpscope.dissector.protocols.pending_chunks import first_held, full_segment, gather, processed
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Cursor, Parser, ParserState, PendingChunk, Trial
+from amqpscope.dissector.protocols.suspect_length import accept_length, is_agreed, pass_over
 from amqpscope.dissector.tcp.state import Facts
 
 END_BYTES = 0
@@ -68,7 +68,7 @@ WAIT, DECIDED, NO_ROOM = range(3)
 
 
 @kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
+def expected_boundary(walk: ParserState, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Return where a boundary is known to be in the n bytes from `base` on, whose position is `pos`.
 
     -1: nothing is known; -2: it lies after them; -3: and so surely that there is none in them.
@@ -82,7 +82,7 @@ def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
     return p == end or next_frame(data, p, end, trial, own) >= 0
 
 
-def laid_over(**own: Any) -> Callable[..., int]:
+def build_search(**own: Any) -> Callable[..., int]:
     """Return `search` for a protocol, with its kernels and constants."""
     own = {"may_end": specialize(may_end, **own)} | own
     parts = own | {
@@ -100,12 +100,12 @@ def laid_over(**own: Any) -> Callable[..., int]:
 
 
 @kernel
-def search(walk: Walk, row: int, own: Own) -> int:
+def search(walk: ParserState, row: int, own: Own) -> int:
     """Look for a boundary in what a direction holds back; says in Parser.UNTIL up to where bytes are no frame's."""
     parsers, facts, cursor = walk.parsers, walk.facts, walk.cursor
     slot = row // 2
     queue = 2 * slot
-    claimed = parsers[row, Parser.CLAIMED] - 1 + END_BYTES
+    claimed = parsers[row, Parser.SUSPECT_SIZE] - 1 + END_BYTES
     is_claimed = claimed >= END_BYTES
     window = 2 * max(USUAL, parsers[row, Parser.LARGEST]) + UNKNOWN_LARGEST
     window = min(max(window, claimed + HEAD_ROOM), limits.RESYNC)
@@ -118,7 +118,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     full = there >= window or parsers[queue, Parser.QUEUED] >= limits.HELD_CHUNKS or crowded
     over = parsers[queue, Parser.OVER] == 1
     is_last = full or over or parsers[row, Parser.GAPS] > 0
-    slow = walk.held[parsers[queue, Parser.QUEUE_END], Held.TS] - walk.held[first, Held.TS] >= SLOW_NS
+    slow = walk.held[parsers[queue, Parser.QUEUE_END], PendingChunk.TS] - walk.held[first, PendingChunk.TS] >= SLOW_NS
     begun = (
         facts[slot, Facts.SYN] == 0
         and parsers[row, Parser.LARGEST] == 0
@@ -135,7 +135,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
     parsers[row, Parser.TRIED] = parsers[row, Parser.BYTES]
     parsers[row, Parser.TRIED_SLOW] = 1 if slow else 0
     parsers[row, Parser.TRIED_MARKED] = 1 if marked else 0
-    pos = walk.held[first, Held.POS] + taken
+    pos = walk.held[first, PendingChunk.POS] + taken
     place = -1
     if is_claimed and claimed <= n:
         may_end_there = may_end_at(walk, n, claimed, own)
@@ -143,11 +143,11 @@ def search(walk: Walk, row: int, own: Own) -> int:
             place = end_before(walk, row, n, count, pos, claimed, own)
         if may_end_there and place < 0:
             if parsers[row, Parser.TYPE] >= 0:
-                believe(walk, row)
+                accept_length(walk, row)
             else:
                 pass_over(parsers, row, pos, claimed)
             return DECIDED
-        parsers[row, Parser.CLAIMED] = -1
+        parsers[row, Parser.SUSPECT_SIZE] = -1
     # after its chunks or a gap nothing more comes to what was gathered
     ended = ended or over
     if place < 0:
@@ -161,16 +161,16 @@ def search(walk: Walk, row: int, own: Own) -> int:
     if place < 0:
         place = try_places(walk, row, n, count, pos, ended, snapped, (slow or full, begun, marked), own)
     if place >= 0:
-        parsers[row, Parser.CLAIMED] = -1 if parsers[row, Parser.CLAIMED] != 0 else 0
+        parsers[row, Parser.SUSPECT_SIZE] = -1 if parsers[row, Parser.SUSPECT_SIZE] != 0 else 0
         parsers[row, Parser.UNTIL] = pos + place
         parsers[row, Parser.FOUND] = 1
         return DECIDED
     if not (ended or full):
         return WAIT
     if (
-        is_claimed and parsers[row, Parser.CLAIMED] > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row)
+        is_claimed and parsers[row, Parser.SUSPECT_SIZE] > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row)
     ):  # nothing speaks against it
-        believe(walk, row)
+        accept_length(walk, row)
         return DECIDED
     parsers[row, Parser.FOUND] = 0
     parsers[row, Parser.UNTIL] = pos + n
@@ -180,7 +180,7 @@ def search(walk: Walk, row: int, own: Own) -> int:
 
 
 @kernel
-def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
+def may_end_at(walk: ParserState, n: int, place: int, own: Own) -> bool:
     """Return whether a frame may end before this place of n bytes, and another begin there."""
     base = walk.cursor[Cursor.ARENA]
     walk.trial[Trial.CHANNEL] = -1
@@ -188,7 +188,7 @@ def may_end_at(walk: Walk, n: int, place: int, own: Own) -> bool:
 
 
 @kernel
-def end_before(walk: Walk, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> int:
+def end_before(walk: ParserState, row: int, n: int, count: int, pos: int, claimed: int, own: Own) -> int:
     """Return where a frame seems to end before its head says, or -1: its content does, or others follow in it."""
     place = -1
     if walk.parsers[row, Parser.DAMAGED] == 0 or walk.parsers[row, Parser.NATURAL] >= 0:
@@ -229,7 +229,7 @@ def too_early(parsers: Array, row: int, there: int, claimed: int, how: tuple[boo
 
 
 @kernel
-def note_sender(walk: Walk, row: int) -> None:
+def note_sender(walk: ParserState, row: int) -> None:
     """Note who sends what is searched, and how large its frames may be, where that is known."""
     facts, trial = walk.facts, walk.trial
     slot = row // 2

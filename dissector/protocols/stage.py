@@ -10,7 +10,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols import moving
+from amqpscope.dissector.protocols import transfer
 from amqpscope.dissector.protocols.framing import Framing
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -27,7 +27,7 @@ class FramedStage:
 
     Args:
         context: what it belongs to.
-        walk_chunks: the walk, as `walking.laid_over` makes it.
+        walk_chunks: the walk, as `parser.build_parser` makes it.
         frames: room for frames that a call of it may bring, one column each.
         aside: room for what it brings besides.
         codes: names of faults.
@@ -88,12 +88,12 @@ class FramedStage:
 
     def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
-        return moving.take_out(self.framing, slots, data)
+        return transfer.take_out(self.framing, slots, data)
 
     def put_back(self, data: bytes, target: Target) -> None:
         """Put back what `take_out` took."""
         self.begin(target.slots, np.full(len(target.slots), SEARCH), target.capacity)
-        moving.put_back(self.framing, data, target)
+        transfer.put_back(self.framing, data, target)
 
     def end_lost(self, slots: Ints) -> NDArray[np.bool_]:
         """Return which connections may lack the last frames of a direction."""

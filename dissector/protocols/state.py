@@ -55,9 +55,9 @@ class Parser(Matrix):
     LOST = column("position at which the frame whose head was lost must have begun; -1: not known", empty=-1)
     LARGEST = column("bytes of the largest frame so far")
     MOST = column("bytes of the largest frame that the peers agreed upon; 0: not known, or no limit")
-    CLAIMED = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
+    SUSPECT_SIZE = column("1 and the bytes of payload in a doubted head; 0: none; -1: it is refuted, not reported yet")
     NATURAL = column("1 and the bytes of payload in it by its fields; 0: not known; -1: none is doubted", empty=-1)
-    BELIEVED = column("1: the length of the current frame counts, whatever its fields say")
+    LENGTH_ACCEPTED = column("1: the length of the current frame counts, whatever its fields say")
     DAMAGED = column("1: the current search began after a head, not a body's, that cannot be right; no gap followed it")
     TRIED = column("bytes that the last trial of the current search had")
     TRIED_SLOW = column("1: that was after nothing had come for a while")
@@ -82,7 +82,7 @@ class Fragment(Chunk):
     USED = column("1 while the row holds one")
 
 
-class Held(Chunk):
+class PendingChunk(Chunk):
     """Chunks that are held back."""
 
     NEXT = column("the next one of the connection; -1: none", empty=-1)
@@ -134,7 +134,7 @@ class Channel(Matrix):
     NEXT = column("next channel of the connection; -1: none", empty=-1)
 
 
-class Announced(Matrix):
+class BodyRemainder(Matrix):
     """Directions: the content that is announced there, whose rest is Parser.REST."""
 
     CHANNEL = column("its channel")
@@ -225,11 +225,11 @@ class Trial(Matrix):
     SEGMENT = column("the first of its frames with which a segment begins; -1: none")
     BEFORE = column("whole frames before that")
     SHORT = column("segments of fewer bytes are not full")
-    ENOUGH = column("whole frames after which bytes that are none refute nothing; 0: they do, however many there were")
+    ENOUGH = column("whole frames after which bytes that are none reject nothing; 0: they do, however many there were")
     MARKED = column("beginnings of segments after such a one with which a frame begins")
 
 
-class Walk(NamedTuple):
+class ParserState(NamedTuple):
     """All that the walk over frames remembers and brings.
 
     Attributes:
@@ -239,7 +239,7 @@ class Walk(NamedTuple):
         heads: HEAD_ROOM bytes for each direction: the head so far.
         fragments: (fragments, Fragment).
         free: rows of these, as in `Pool`.
-        held: (chunks, Held).
+        held: (chunks, PendingChunk).
         free_held: rows of these, as in `Pool`.
         edges: where segments begin in what is searched.
         marks: where frames began that were tried.

@@ -3,15 +3,15 @@
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
-from amqpscope.dissector.tcp.buffered import emit
 from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
+from amqpscope.dissector.tcp.emit_in_order import GAP_NS, release_overdue
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
+from amqpscope.dissector.tcp.late_syn import is_due, rebase, settle
 from amqpscope.dissector.tcp.numbers import difference, first_byte
 from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, start, synchronize
-from amqpscope.dissector.tcp.order import GAP_NS, release_overdue
-from amqpscope.dissector.tcp.settling import is_due, rebase, settle
+from amqpscope.dissector.tcp.reorder_queue import emit
 from amqpscope.dissector.tcp.state import (
     BOTH,
     CLOCKS,

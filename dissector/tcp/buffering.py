@@ -4,10 +4,10 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SegmentBatch
-from amqpscope.dissector.tcp.buffered import store
+from amqpscope.dissector.tcp.emit_in_order import flush, give_up_acknowledged
 from amqpscope.dissector.tcp.faults import note
-from amqpscope.dissector.tcp.order import flush, give_up_acknowledged
-from amqpscope.dissector.tcp.settling import settle
+from amqpscope.dissector.tcp.late_syn import settle
+from amqpscope.dissector.tcp.reorder_queue import store
 from amqpscope.dissector.tcp.state import MISMATCH, Direction, Flows, Queue, Results
 
 

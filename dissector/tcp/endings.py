@@ -2,11 +2,11 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import buffered, drop_before
+from amqpscope.dissector.tcp.emit_in_order import ANYWHERE, flush, flush_both
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.order import ANYWHERE, flush, flush_both
-from amqpscope.dissector.tcp.settling import settle
+from amqpscope.dissector.tcp.late_syn import settle
+from amqpscope.dissector.tcp.reorder_queue import buffered, drop_before
 from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
 from amqpscope.dissector.tcp.state import (
     CLOSED,

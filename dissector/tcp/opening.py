@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
-from amqpscope.dissector.tcp.settling import rebase, rebase_by_syn
+from amqpscope.dissector.tcp.late_syn import rebase, rebase_by_syn
 from amqpscope.dissector.tcp.state import (
     STARTED_BY_OTHER,
     STARTED_HERE,

@@ -8,13 +8,13 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SYN, SegmentBatch
 from amqpscope.dissector.tcp.arrival import acknowledged, take
-from amqpscope.dissector.tcp.buffered import buffered
 from amqpscope.dissector.tcp.endings import due, end, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identity, is_known
-from amqpscope.dissector.tcp.idling import IDLE_NS, release_idle, sweep, waits
+from amqpscope.dissector.tcp.idle_timeout import IDLE_NS, release_idle, sweep, waits
+from amqpscope.dissector.tcp.late_syn import begins
 from amqpscope.dissector.tcp.numbers import endpoints, side_of
-from amqpscope.dissector.tcp.settling import begins
+from amqpscope.dissector.tcp.reorder_queue import buffered
 from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
 from amqpscope.dissector.tcp.state import (
     BY_CONTENT,

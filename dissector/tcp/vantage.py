@@ -1,21 +1,21 @@
 """Take segments seen at another capture point than the one whose times count for the connection.
 
 Rows are those of the connection's own point. What others have seen is buffered, and emitted in place of gaps only
-(`order.pass_missing`).
+(`emit_in_order.pass_missing`).
 """
 
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatch
-from amqpscope.dissector.tcp.buffered import drop_before, store
 from amqpscope.dissector.tcp.buffering import crowded
 from amqpscope.dissector.tcp.copies import earlier, remember
+from amqpscope.dissector.tcp.emit_in_order import GAP_NS, flush_both
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.numbers import difference, first_byte, side_of
 from amqpscope.dissector.tcp.opening import synchronize
-from amqpscope.dissector.tcp.order import GAP_NS, flush_both
+from amqpscope.dissector.tcp.reorder_queue import drop_before, store
 from amqpscope.dissector.tcp.state import (
     POINTS,
     STARTED_ELSEWHERE,

@@ -35,7 +35,7 @@ class KeyLog:
         expecting: whether secrets may still come, so that records wait for them.
         grown: whether secrets have come since the caller last reset it.
         full: whether more secrets came than are kept.
-        tired: whether no more of them are tried for resumed sessions.
+        tries_exhausted: whether no more of them are tried for resumed sessions.
 
     Raises:
         CaptureError: the file does not exist, or cannot be read.
@@ -44,7 +44,7 @@ class KeyLog:
     def __init__(self, path: str | None = None) -> None:
         self.expecting = path is not None
         self.grown = False
-        self.full = self.tired = False
+        self.full = self.tries_exhausted = False
         self._secrets: dict[bytes, dict[bytes, bytes]] = {}
         self._masters: dict[bytes, bytes] = {}
         self._count = self._tried = 0
@@ -101,7 +101,7 @@ class KeyLog:
         """Yield all master secrets up to TLS 1.2, latest first; none when too many were tried."""
         for master in reversed(self._masters.values()):
             if self._tried >= limits.TLS_MASTERS:
-                self.tired = True
+                self.tries_exhausted = True
                 return
             self._tried += 1
             yield master

@@ -76,14 +76,14 @@ class Opener:
         return self.epochs[0]
 
     @property
-    def hopeless(self) -> bool:
+    def keys_failed(self) -> bool:
         """Whether too many records did not decrypt."""
         return self._refused >= REFUSED
 
     @property
     def steady(self) -> bool:
         """Whether the current keys decrypt records of application data."""
-        return self.worked and self.epoch.carries and not self.hopeless
+        return self.worked and self.epoch.carries and not self.keys_failed
 
     def open(self, record: Record, unsure: bool = False) -> Opened | None:
         """Return the content of the next record; None if no key decrypts it. `unsure`: the first ones were lost."""

@@ -72,11 +72,23 @@ class Walk:
     It takes the bytes of the record and of a header after it, as far as they are there, and the record's length.
     """
 
-    __slots__ = ("at", "blind", "buffered", "confirm", "doubted", "gap", "likely", "looked", "marks", "need", "skip")
+    __slots__ = (
+        "at",
+        "buffered",
+        "confirm",
+        "doubted",
+        "gap",
+        "likely",
+        "looked",
+        "marks",
+        "need",
+        "skip",
+        "skips_bodies",
+    )
 
     def __init__(self, begun: bool, confirm: Callable[[bytes, int, int], bool]) -> None:
         self.confirm = confirm
-        self.blind = False
+        self.skips_bodies = False
         """Whether the content of data records is not needed."""
         self.buffered = bytearray()
         self.need = HEAD
@@ -144,7 +156,7 @@ class Walk:
         self.need = HEAD
         while end - at >= HEAD:
             if not is_head(data, at):
-                if found and not self.blind and self.at + before[0] > self.doubted:
+                if found and not self.skips_bodies and self.at + before[0] > self.doubted:
                     found.pop()  # others may begin in it: the search tells
                     at, began = before
                     self.doubted = self.at + at
@@ -152,7 +164,7 @@ class Walk:
                 self._lose(self.at)
                 return chain(found, self._search(last))
             stop = at + HEAD + (data[at + 3] << 8 | data[at + 4])
-            if self.blind and data[at] == DATA:
+            if self.skips_bodies and data[at] == DATA:
                 found.append(Record(data[at : at + HEAD], None, began, last))
                 if stop > end:
                     self.skip = stop - end

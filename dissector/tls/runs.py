@@ -65,7 +65,7 @@ class Direction:
         self.edges = edges[: count + 1]
         """Where the first record begins, and where each ends."""
         known = (
-            self.edges[:-1] + HEAD if walk.blind else self.edges[1:]
+            self.edges[:-1] + HEAD if walk.skips_bodies else self.edges[1:]
         )  # a record that stays encrypted is known by its header
         self.last = np.searchsorted(self.bounds, known)
         """With which of `mine` each record is complete."""
@@ -84,7 +84,7 @@ class Direction:
     def open(self, stop: int) -> int:
         """Decrypt records up to this chunk. Return the chunk at which one does not decrypt, or holds something else."""
         opener, (_, count) = self.half.opener, self._before(stop)
-        if self.half.walk.blind or opener is None:
+        if self.half.walk.skips_bodies or opener is None:
             return stop
         cipher = opener.epoch.cipher
         contents = cipher.open_run(opener.epoch.number, self.data, self.edges[: count + 1])
@@ -113,7 +113,7 @@ class Direction:
         first = np.minimum(first, len(self.mine))
         end, done = int(self.bounds[chunks - 1]) if chunks else self.before, int(self.edges[count])
         walk.leave(self.data[done:end], min(done, end), max(done - end, 0), At(*marks[:, first[count]].tolist()))
-        if walk.blind or half.opener is None:
+        if walk.skips_bodies or half.opener is None:
             half.sealed += count
             lengths = np.diff(self.edges[: count + 1]) - HEAD
             half.missed += lengths[: AHEAD - len(half.missed)].tolist()

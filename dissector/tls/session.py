@@ -35,7 +35,17 @@ class Session:
     """
 
     __slots__ = (
-        "_earlier", "_known", "faults", "halves", "handshake", "held", "hoping", "keylog", "plain", "slot", "waiting",
+        "_earlier",
+        "_known",
+        "awaits_secrets",
+        "faults",
+        "halves",
+        "handshake",
+        "held",
+        "keylog",
+        "plain",
+        "slot",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -52,7 +62,7 @@ class Session:
         """Events that wait for secrets."""
         self.held = 0
         """Bytes in them."""
-        self.hoping = True
+        self.awaits_secrets = True
         """Whether missing secrets may still come."""
         self._known: dict[bytes, bytes] = {}
         """The secrets with which the events were tried."""
@@ -83,7 +93,7 @@ class Session:
 
     def resume(self) -> None:
         """Continue where secrets were missing, if new ones have come."""
-        if self.hoping and self._known == self._secrets():
+        if self.awaits_secrets and self._known == self._secrets():
             return
         done = 0
         for side, event in self.waiting:
@@ -100,7 +110,7 @@ class Session:
 
     def give_up(self) -> None:
         """Stop waiting for secrets, because no more will come."""
-        self.hoping = False
+        self.awaits_secrets = False
         self.resume()
 
     def is_smooth(self, side: int) -> bool:
@@ -111,12 +121,12 @@ class Session:
         half, shown = self.halves[side], self.handshake.shown
         if self.waiting or not half.walk.in_step or not self._is_encrypted(half, DATA):
             return False
-        if not half.walk.blind:
+        if not half.walk.skips_bodies:
             return half.opener is not None and half.opener.steady
         if not (shown.accepted and half.has_sent and all(each.finished for each in self.halves)):
             return False
         opener = half.opener or self._make_opener(side, half)
-        return (opener is None or (opener.hopeless and not opener.worked)) and not self._may_wait(side, opener)
+        return (opener is None or (opener.keys_failed and not opener.worked)) and not self._may_wait(side, opener)
 
     def _fault(self, code: str, side: int, at: At, text: str) -> None:
         self.faults.append(Fault(code, self.slot, side, at, text))
@@ -147,7 +157,7 @@ class Session:
         opened = found.opened if found else None
         if opened is None:
             opener = half.opener or self._make_opener(side, half) or self._resumed(side, half, record)
-            if opener and record.body is not None and not opener.hopeless:
+            if opener and record.body is not None and not opener.keys_failed:
                 opened = opener.open(record, bool(half.missed))
                 if opened is None and self._adds(side, opener):
                     opened = opener.open(record, bool(half.missed))
@@ -155,12 +165,12 @@ class Session:
                     self._late(side, half, opener.epoch, record)
             if opened is None and self._may_wait(side, opener):
                 for each in self.halves:
-                    each.walk.blind = False  # the events that wait after this one must be decrypted, too
+                    each.walk.skips_bodies = False  # the events that wait after this one must be decrypted, too
                 return False
-            if opened is None and opener and opener.hopeless and not half.walk.blind:
+            if opened is None and opener and opener.keys_failed and not half.walk.skips_bodies:
                 text = f"the secrets decrypt none of {REFUSED} records in a row; the connection stays encrypted"
                 self._fault("tls-undecrypted", side, record.last, text)
-            half.walk.blind = opener is None or opener.hopeless
+            half.walk.skips_bodies = opener is None or opener.keys_failed
         if opened is None:
             self.handshake.seal(side, half, record)
             self._miss(side, half, record.length if record.kind == DATA else 0, record.last)
@@ -217,7 +227,7 @@ class Session:
         def confirm(data: bytes, length: int, gap: int) -> bool:
             half = self.halves[side]
             opener = None if self.waiting else half.opener or self._make_opener(side, half)
-            if opener and not opener.hopeless:
+            if opener and not opener.keys_failed:
                 half.found = opener.find(data[:HEAD], data[HEAD:length], gap)
                 if half.found:
                     half.changed = True
@@ -276,7 +286,7 @@ class Session:
 
     def _may_wait(self, side: int, opener: Opener | None) -> bool:
         """Return whether secrets of this direction are missing that may still come."""
-        if not self.hoping or not self.keylog.expecting or self.handshake.hello is None:
+        if not self.awaits_secrets or not self.keylog.expecting or self.handshake.hello is None:
             return False
         self._known = dict(self._secrets())
         return opener is None or not any(epoch.carries for epoch in opener.epochs)

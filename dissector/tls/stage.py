@@ -12,7 +12,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.tcp.state import Chunk
-from amqpscope.dissector.tls import ciphers, moving, runs
+from amqpscope.dissector.tls import ciphers, runs, transfer
 from amqpscope.dissector.tls.direction import PlainChunk, TlsDirection
 from amqpscope.dissector.tls.keylog import KeyLog
 from amqpscope.dissector.tls.records import NOWHERE, At
@@ -69,7 +69,7 @@ class Tls:
         """Problems with secrets, each with the index of its capture, since the caller last emptied the list."""
         self.sealed = 0
         """Number of ended connections with encrypted records of which none was decrypted."""
-        self.lacks = self.full = self.tired = False
+        self.library_missing = self.full = self.tries_exhausted = False
         """Problems already reported: the decryption library is missing; more secrets came than are kept."""
 
     def begin(self, slot: int, begun: bool, capacity: int) -> Shown:
@@ -88,18 +88,18 @@ class Tls:
         for index, slot in enumerate(slots.tolist()):
             session = self.sessions.pop(slot, None)
             if session:
-                taken.append((index, self.positions[2 * slot : 2 * slot + 2].tolist(), moving.values(session)))
+                taken.append((index, self.positions[2 * slot : 2 * slot + 2].tolist(), transfer.values(session)))
                 self._leave(session)
-        return moving.STATE.written(taken)
+        return transfer.STATE.written(taken)
 
     def put_back(self, data: bytes, target: Target, shown: Callable[[int], Shown | None]) -> None:
         """Put back what `take_out` returned; `shown` returns what the handshake of a connection shows."""
-        for index, positions, values in moving.STATE.read(data, target.captures):
+        for index, positions, values in transfer.STATE.read(data, target.captures):
             slot = int(target.slots[index])
             self.begin(slot, False, target.capacity)
             self.positions[2 * slot : 2 * slot + 2] = positions
             session = self.sessions[slot]
-            moving.give(session, values)
+            transfer.give(session, values)
             session.handshake.shown = shown(slot) or session.handshake.shown
             self.held += session.held
             if session.held:
@@ -109,8 +109,8 @@ class Tls:
         """Add a key log that a capture holds."""
         if ciphers.is_installed():
             self.keylog.add(secrets)
-        elif not self.lacks:
-            self.lacks = True
+        elif not self.library_missing:
+            self.library_missing = True
             problem = Problem("tls-undecrypted", 0, None, f"the capture holds TLS secrets, but {ciphers.LACKS}")
             self.problems.append((capture, problem))
 
@@ -191,8 +191,8 @@ class Tls:
             self.full = True
             text = f"the key logs hold more than {limits.TLS_SECRETS} secrets; later ones are ignored"
             self.problems.append((0, Problem("limit-reached", 0, None, text)))
-        if self.keylog.tired and not self.tired:
-            self.tired = True
+        if self.keylog.tries_exhausted and not self.tries_exhausted:
+            self.tries_exhausted = True
             text = f"{limits.TLS_MASTERS} secrets were tried for resumed sessions: further sessions stay encrypted"
             self.problems.append((0, Problem("limit-reached", 0, None, text)))
 

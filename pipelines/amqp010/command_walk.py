@@ -95,19 +95,19 @@ def walk(batch: Batch, of: Outstanding) -> int:
         if events[i, EV.SOURCE] == CONNECTIONS:
             state[ST.SCOPE] = more[i, MORE.SESSION]
         elif more[i, MORE.SESSION] != 0 and events[i, EV.FROM_CLIENT] >= 0:
-            why = happen(batch, i, of)
+            why = apply_event(batch, i, of)
             if why != DONE:
                 return why
         state[ST.SEVERAL] = -1
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] >= 0:
             cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
-        cn.attend(conn, of.gaps, events, i, more[i, MORE.IDENTITY])
+        cn.update_connection(conn, of.gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
 
 
 @kernel
-def happen(batch: Batch, i: int, of: Outstanding) -> int:
+def apply_event(batch: Batch, i: int, of: Outstanding) -> int:
     """Apply an event to its session; return DONE, or why it stopped: call it again."""
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]

@@ -143,10 +143,10 @@ def walk(
             if events[i, EV.FROM_CLIENT] == SERVER:
                 gather(sizes, events[i, EV.CHANNEL], more[i, MORE.SIZE])
             if more[i, MORE.ROLE] > PLAIN and more[i, MORE.SESSION] != 0:
-                happen(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
+                apply_event(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
             if events[i, EV.CUT] > 0:
                 cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
-        cn.attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+        cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
 
@@ -164,7 +164,7 @@ def gather(sizes: Sizes, channel: int, size: int) -> None:
 
 
 @called
-def happen(
+def apply_event(
     batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
     sizes: Sizes, written: Written, state: Array,
 ) -> None:  # fmt: skip

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.pipelines.model.connection import CLIENT, CONN, attend, fresh, is_missing, open_connection
+from amqpscope.pipelines.model.connection import CLIENT, CONN, fresh, is_missing, open_connection, update_connection
 from amqpscope.pipelines.model.events import (
     ANOMALIES,
     CONNECTIONS,
@@ -200,7 +200,7 @@ def listen(
             open_connection(conn, events[i, EV.CONNECTION])
             for column in range(len(span)):
                 span[column] = 0
-        attend(conn, gaps, events, i, i)
+        update_connection(conn, gaps, events, i, i)
         source = events[i, EV.SOURCE]
         if source == CONNECTIONS and span[SPAN.APPLIES] == 1:  # of a connection that goes on, more is known by now
             span[SPAN.NEGOTIATED] = negotiated[i]

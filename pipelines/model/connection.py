@@ -149,7 +149,7 @@ def is_late(conn: Array, gaps: Array, side: int, frame: int) -> bool:
 
 
 @kernel
-def attend(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> None:
+def update_connection(conn: Array, gaps: Array, events: Array, i: int, identity: int) -> None:
     """Note what an event says of its connection, which is open. Call this for every event before using it.
 
     A cut frame is a gap of its channel alone: the walk notes it (EV.CUT).

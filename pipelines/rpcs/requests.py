@@ -1,7 +1,8 @@
 """The pairing machine: synchronous requests and their answers, first in, first out.
 
 Any walk may use it: `Requests` holds the state, the kernels `channel_of`, `ask`, `answer`, `cut_frame` and
-`refusals.closing` say what happened (after `connection.attend`), and `found` has what was decided (`open_requests`).
+`refusals.closing` say what happened (after `connection.update_connection`), and `found` has what was decided
+(`open_requests`).
 
 A pair is certain, or there is none:
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.model.connection import CONN, add_gap, attend
+from amqpscope.pipelines.model.connection import CONN, add_gap, update_connection
 from amqpscope.pipelines.model.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, what
 from amqpscope.pipelines.model.names import NO_NAME
 from amqpscope.pipelines.model.store import declare
@@ -72,7 +72,7 @@ def walk(events: Array, arguments: Array, state: State, streams: State, asks: Ar
                 add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
         if side >= 0:
             state[6][HEAP.BEFORE] = conn[CONN.LAST_SERVER + side]
-        attend(conn, gaps, events, i, base + i)
+        update_connection(conn, gaps, events, i, base + i)
         if (source == FRAMES or source == FRAMES_010) and side >= 0:
             if events[i, EV.CUT] == 1 or events[i, EV.WHAT] > 0:
                 asks[i] = method_frame(events, arguments, state, i, base + i)

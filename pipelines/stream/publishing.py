@@ -22,9 +22,9 @@ from amqpscope.pipelines.model.connection import (
     CONN,
     SERVER,
     add_gap,
-    attend,
     first_gap,
     open_connection,
+    update_connection,
 )  # fmt: skip
 from amqpscope.pipelines.model.events import EV, MESSAGES, STREAM_FRAMES, what
 from amqpscope.pipelines.model.store import declare
@@ -133,7 +133,7 @@ def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding)
         if state[ST.TEXT] < 0:
             if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
                 add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
-            attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+            update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
         publisher = more[i, MORE.PUBLISHER]
         if word == _PUBLISH:
             publish(events, more, i, of)

@@ -107,7 +107,7 @@ def walk(
             sb.forget(subs)
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.ROW] = -1
-        cn.attend(conn, gaps, events, i, more[i, MORE.IDENTITY])
+        cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
         word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
         number, identity = more[i, MORE.SUBSCRIPTION], more[i, MORE.IDENTITY]
         if events[i, EV.SOURCE] == CONNECTIONS:

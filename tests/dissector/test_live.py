@@ -18,7 +18,7 @@ from pamqp import commands
 
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.dissector import Dissector
-from amqpscope.dissector.tcp.settling import SETTLE_NS
+from amqpscope.dissector.tcp.late_syn import SETTLE_NS
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, dissect_packets, recorded, rows
 from tests.dissector.stream import wire as stream

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.protocols.holding import gather
+from amqpscope.dissector.protocols.pending_chunks import gather
 from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.dissector.amqp010 import wire as amqp010
 from tests.dissector.amqp010.wire import PROTOCOL, arguments, header
-from tests.dissector.amqp10 import wire as w
+from tests.dissector.amqp100 import wire as w
 from tests.dissector.builders import (
     Packet,
     block,

@@ -26,7 +26,7 @@ from amqpscope.dissector.kernels import kernel, retained
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.fragments import Fragment, Fragments
-from amqpscope.dissector.protocols.amqp10 import sections, values
+from amqpscope.dissector.protocols.amqp100 import sections, values
 from amqpscope.dissector.tls import certificates, keylog, messages
 from tests.dissector.builders import Packet, ethernet, ipv4, ipv6, pcap, tcp
 from tests.dissector.wire import ACK, CLIENT, PSH, T0, handshake, opening

@@ -7,7 +7,7 @@ the type, and so do two of the flags. Frames of one track go on where the last o
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols import recognising
+from amqpscope.dissector.protocols import mid_stream_detection
 from amqpscope.dissector.protocols.amqp010.layout import (
     BEGINS,
     BODY,
@@ -172,12 +172,12 @@ def may_be_long(data: Array, p: int) -> bool:
     return i64(data[p + 1]) in (HEADER, BODY)
 
 
-KERNELS = recognising.laid_over(
+KERNELS = mid_stream_detection.build_kernels(
     HEAD_BYTES=HEAD_BYTES, USUAL=LARGEST, may_begin=may_begin, plausible=plausible, may_be_long=may_be_long
 )
 
 
-def recogniser(context: Context) -> recognising.LongFramesRecogniser:
+def recogniser(context: Context) -> mid_stream_detection.LongFramesRecogniser:
     """Return what sees AMQP 0-10 in the middle of connections."""
     methods = method_table(context.specification(NAME))
-    return recognising.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)
+    return mid_stream_detection.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)

@@ -4,7 +4,7 @@ from amqpscope.dissector.fields.decoding import fields_end
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols import announced, natural
+from amqpscope.dissector.protocols import body_remainder, length_by_fields
 from amqpscope.dissector.protocols.amqp010.boundary import body_at, method_at, next_frame, plausible
 from amqpscope.dissector.protocols.amqp010.layout import (
     BODY,
@@ -17,7 +17,7 @@ from amqpscope.dissector.protocols.amqp010.layout import (
 )
 from amqpscope.dissector.protocols.amqp010.state import Own
 from amqpscope.dissector.protocols.candidates import FRAMES_IN_A_ROW
-from amqpscope.dissector.protocols.state import Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import Parser, ParserState, Trial
 
 SIZE_BITS = 16
 """Bits of a size in a head."""
@@ -82,7 +82,7 @@ def may_end(data: Array, p: int, end: int, trial: Array, own: Own) -> bool:
 
 
 @kernel
-def near_end(walk: Walk, p: int, size: int, end: int, enough: int, own: Own) -> int:
+def near_end(walk: ParserState, p: int, size: int, end: int, enough: int, own: Own) -> int:
     """Return where the payload at p ends if one bit of its size is wrong; -1: nowhere, -2: there are several places.
 
     So many frames must follow each other there, or those up to `end`.
@@ -96,7 +96,7 @@ def near_end(walk: Walk, p: int, size: int, end: int, enough: int, own: Own) -> 
 
 
 @kernel
-def are_frames(walk: Walk, p: int, end: int, enough: int, own: Own) -> bool:
+def are_frames(walk: ParserState, p: int, end: int, enough: int, own: Own) -> bool:
     """Return whether so many frames follow each other from p on, or those up to `end`; of ALL the last is whole."""
     walk.trial[Trial.CHANNEL] = -1
     count = 0
@@ -110,13 +110,13 @@ def are_frames(walk: Walk, p: int, end: int, enough: int, own: Own) -> bool:
 
 
 @kernel
-def natural_end(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
-    """Return where the payload at p of the current frame ends by its fields; see `natural.natural_end`.
+def payload_end(walk: ParserState, row: int, p: int, end: int, own: Own) -> int:
+    """Return where the payload at p of the current frame ends by its fields; see `length_by_fields.payload_end`.
 
     Where they do not tell, that is where it ends if one bit of its size is wrong, once it is refuted or never comes.
     """
     parsers = walk.parsers
-    head, size, claimed = parsers[row, Parser.TYPE], parsers[row, Parser.SIZE], parsers[row, Parser.CLAIMED]
+    head, size, claimed = parsers[row, Parser.TYPE], parsers[row, Parser.SIZE], parsers[row, Parser.SUSPECT_SIZE]
     if head < 0:
         return -1
     if is_told(head >> 16, head >> 8 & 0xFF):
@@ -126,14 +126,16 @@ def natural_end(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
     return near_end(walk, p, size, end, FRAMES_IN_A_ROW if claimed < 0 else ALL, own)
 
 
-note_natural, look_for_end, end_by_fields = natural.laid_over(natural_end=natural_end, next_frame=next_frame)
-end_of_body = announced.laid_over(
+note_payload_end, look_for_end, end_by_fields = length_by_fields.build_kernels(
+    payload_end=payload_end, next_frame=next_frame
+)
+end_of_body = body_remainder.build_kernels(
     OVERHEAD=HEAD_BYTES, HEAD_BYTES=HEAD_BYTES, USUAL=LARGEST, BINDING=False, body_at=body_at, next_frame=next_frame
 )
 
 
 @kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
+def expected_boundary(walk: ParserState, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Return where the doubted or lost frame ends, by its fields or by the content of its body; see `resync`."""
     place = -1
     if walk.parsers[row, Parser.NATURAL] >= 0:

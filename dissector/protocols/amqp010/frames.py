@@ -53,11 +53,11 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
 )
 from amqpscope.dissector.protocols.boundaries import end_frame, lose
-from amqpscope.dissector.protocols.doubt import agree, doubt, lose_after_head, other_protocol
 from amqpscope.dissector.protocols.emitting import frame_fault, put_first, put_place, put_span
+from amqpscope.dissector.protocols.parser import build_parser
 from amqpscope.dissector.protocols.payloads import keep_payload, put_together
-from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, Announced, Parser, Walk
-from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.protocols.state import PAYLOAD, TYPE_UNKNOWN, BodyRemainder, Parser, ParserState
+from amqpscope.dissector.protocols.suspect_length import agree, lose_after_head, other_protocol, suspect_length
 from amqpscope.dissector.tcp.state import Chunk
 
 PROTOCOL = 0x414D5150
@@ -81,7 +81,7 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def take_whole(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that begins here if it lies whole in the chunk, as most do; returns its bytes, else 0."""
     data = walk.data
     p = chunks[Chunk.OFFSET, i] + at
@@ -115,7 +115,7 @@ def put_frame(frames: Array, n: int, kind: int, flags: int, track: int, channel:
 
 
 @kernel
-def put_payload(walk: Walk, n: int, size: int, offset: int, length: int, missing: int, pos: int) -> None:
+def put_payload(walk: ParserState, n: int, size: int, offset: int, length: int, missing: int, pos: int) -> None:
     """Write where a frame's payload lies, and how much of it is there."""
     frames = walk.frames
     frames[Frame.SIZE, n] = size
@@ -126,7 +126,7 @@ def put_payload(walk: Walk, n: int, size: int, offset: int, length: int, missing
 
 
 @kernel
-def note_opening(walk: Walk, n: int, row: int, own: Own) -> None:
+def note_opening(walk: ParserState, n: int, row: int, own: Own) -> None:
     """Note whether a frame is one after which a SASL layer may begin, and what the peers agree upon."""
     frames = walk.frames
     opened = 0
@@ -166,7 +166,7 @@ def agreed_size(data: Array, p: int, length: int) -> int:
 
 
 @kernel
-def expect_bodies(walk: Walk, n: int, row: int, own: Own) -> None:
+def expect_bodies(walk: ParserState, n: int, row: int, own: Own) -> None:
     """Note how much of a body is still to come, by which a search after a gap knows what is one."""
     frames, parsers, announced = walk.frames, walk.parsers, own.announced
     kind, flags = frames[Frame.TYPE, n], frames[Frame.FLAGS, n]
@@ -175,22 +175,22 @@ def expect_bodies(walk: Walk, n: int, row: int, own: Own) -> None:
         p = frames[Frame.OFFSET, n]
         is_whole = flags & WHOLE == WHOLE and flags & LAST_SEGMENT == 0 and frames[Frame.MISSING, n] == 0
         parsers[row, Parser.REST] = content_length(walk.data, p, p + frames[Frame.LENGTH, n]) if is_whole else 0
-        announced[row, Announced.CHANNEL] = frames[Frame.CHANNEL, n]
-        announced[row, Announced.BODY] = 0
+        announced[row, BodyRemainder.CHANNEL] = frames[Frame.CHANNEL, n]
+        announced[row, BodyRemainder.BODY] = 0
     elif kind == BODY:
         size = frames[Frame.SIZE, n] - HEAD_BYTES
         expected = expected_rest(walk, row, frames[Frame.CHANNEL, n], own)
         if flags & LAST_FRAME == 0 or size != expected:
             own.senders[row, Sender.BODY] = 1
-        if frames[Frame.CHANNEL, n] == announced[row, Announced.CHANNEL]:
+        if frames[Frame.CHANNEL, n] == announced[row, BodyRemainder.CHANNEL]:
             rest = parsers[row, Parser.REST] - size if flags & LAST_FRAME == 0 else 0
             parsers[row, Parser.REST] = rest
             if rest > 0:
-                announced[row, Announced.BODY] = size
+                announced[row, BodyRemainder.BODY] = size
 
 
 @kernel
-def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_payload(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == HEADER_BYTES:
@@ -212,21 +212,21 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         parsers[row, Parser.TYPE] = -1
         lose_after_head(walk, row, may_be_of_body(head, p, row, own))
         if size >= HEAD_BYTES:
-            doubt(walk, chunks, i, row, HEAD_BYTES)
+            suspect_length(walk, chunks, i, row, HEAD_BYTES)
         return
     parsers[row, Parser.TYPE] = be16(head, p) << 8 | i64(head[p + 5])
     parsers[row, Parser.CHANNEL] = be16(head, p + 6)
     parsers[row, Parser.STATE] = PAYLOAD
     if is_doubtful(walk, chunks, i, row, own):
         lose_after_head(walk, row, extent.may_be_body(i64(head[p]), i64(head[p + 1])))
-        doubt(walk, chunks, i, row, HEAD_BYTES)
+        suspect_length(walk, chunks, i, row, HEAD_BYTES)
         parsers[row, Parser.NATURAL] = 0
         if extent.is_told(i64(head[p]), i64(head[p + 1])):
             extent.look_for_end(walk, chunks, i, row, own)
 
 
 @kernel
-def head_fault(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, wrong: int) -> None:
+def head_fault(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, wrong: int) -> None:
     """Report a head of which this byte is wrong, or what it is the beginning of."""
     other = other_protocol(be32(head, p))
     flags, kind = i64(head[p]), i64(head[p + 1])
@@ -249,7 +249,7 @@ def head_fault(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int,
 
 
 @kernel
-def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_header(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a protocol header, which is its own head and has no payload."""
     parsers = walk.parsers
     parsers[row, Parser.CHANNEL] = -1
@@ -266,7 +266,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 
 @kernel
-def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
+def stray(walk: ParserState, chunks: Array, i: int, row: int, skipped: int, own: Own) -> None:
     """Desynchronise at bytes that are no frame, and search right after them."""
     desynchronised(walk, chunks, i, row, own)
     lose(walk, row, -1, skipped)
@@ -274,7 +274,7 @@ def stray(walk: Walk, chunks: Array, i: int, row: int, skipped: int, own: Own) -
 
 
 @kernel
-def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+def pass_payload(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Yield bytes of bodies, keep those of other frames."""
     kind = walk.parsers[row, Parser.TYPE]
     if (kind >> 8) & 0xFF == BODY:
@@ -285,7 +285,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+def finish_frame(walk: ParserState, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     kind = parsers[row, Parser.TYPE]
@@ -303,22 +303,22 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: assemblies under way may not be joined with what follows."""
     put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
 
 
 @kernel
-def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """A frame begins after what was skipped; where a body goes on there, nothing else was lost.
 
     Where it has ended, its last frame was not seen, which says so.
     """
-    passed = own.announced[row, Announced.PASSED]
-    own.announced[row, Announced.PASSED] = 0
+    passed = own.announced[row, BodyRemainder.PASSED]
+    own.announced[row, BodyRemainder.PASSED] = 0
     if passed > 0 and walk.parsers[row, Parser.REST] > 0:
         put_span(walk, chunks, i, -1, DESYNCHRONISED, FOUND)
-        n = put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
+        n = put_span(walk, chunks, i, own.announced[row, BodyRemainder.CHANNEL], -1, passed)
         walk.aside[Span.FLAGS, n] = PASSED
 
 
@@ -328,7 +328,7 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
     return end - p >= HEADER_BYTES and be32(data, p) == PROTOCOL
 
 
-walk_chunks = laid_over(
+walk_chunks = build_parser(
     {
         "USUAL": LARGEST,
         "MARKED_ENDS": boundary.MARKED_ENDS,

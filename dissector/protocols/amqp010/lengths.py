@@ -13,9 +13,9 @@ from amqpscope.dissector.protocols.amqp010.extent import (
     may_be_body,
     may_end,
     may_follow,
-    natural_end,
     near_end,
-    note_natural,
+    note_payload_end,
+    payload_end,
 )
 from amqpscope.dissector.protocols.amqp010.layout import (
     BODY,
@@ -29,10 +29,10 @@ from amqpscope.dissector.protocols.amqp010.layout import (
 )
 from amqpscope.dissector.protocols.amqp010.state import Own, Sender
 from amqpscope.dissector.protocols.candidates import FRAMES_IN_A_ROW
-from amqpscope.dissector.protocols.doubt import doubt, is_above, rewind
-from amqpscope.dissector.protocols.natural import payload_at
+from amqpscope.dissector.protocols.length_by_fields import payload_at
 from amqpscope.dissector.protocols.payloads import put_together
-from amqpscope.dissector.protocols.state import Announced, Cursor, Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import BodyRemainder, Cursor, Parser, ParserState, Trial
+from amqpscope.dissector.protocols.suspect_length import is_above, rewind, suspect_length
 from amqpscope.dissector.tcp.state import Chunk
 
 LONG = 1_024
@@ -40,13 +40,13 @@ LONG = 1_024
 
 
 @kernel
-def expected_rest(walk: Walk, row: int, channel: int, own: Own) -> int:
+def expected_rest(walk: ParserState, row: int, channel: int, own: Own) -> int:
     """Return the bytes still to come of the body under way on a channel; 0: they are not known."""
-    return i64(walk.parsers[row, Parser.REST]) if channel == own.announced[row, Announced.CHANNEL] else 0
+    return i64(walk.parsers[row, Parser.REST]) if channel == own.announced[row, BodyRemainder.CHANNEL] else 0
 
 
 @kernel
-def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> bool:
+def is_doubtful(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> bool:
     """Return whether the size in the current head is above what was agreed upon, rare, or contradicted.
 
     It is by its fields, or by what is known of its body; where neither tells, if no frame follows, but would with one
@@ -80,15 +80,15 @@ def may_be_of_body(head: Array, p: int, row: int, own: Own) -> bool:
 
 
 @kernel
-def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
-    """Return whether the frame whose payload is over before byte `at` of the chunk may end there; see `walking`.
+def may_be_over(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether the frame whose payload is over before byte `at` of the chunk may end there; see `parser`.
 
     Its fields must end there as well. If only a part of it is there, they do not if they end in it and a head follows.
     Where they do not tell, a head follows, or none would with one bit of its size changed.
     """
     parsers = walk.parsers
     size, there, head = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED], parsers[row, Parser.TYPE]
-    if parsers[row, Parser.BELIEVED] or there == 0 or there < parsers[row, Parser.GOT]:
+    if parsers[row, Parser.LENGTH_ACCEPTED] or there == 0 or there < parsers[row, Parser.GOT]:
         return True
     top = walk.cursor[Cursor.ARENA]
     p = put_together(walk, row)
@@ -102,10 +102,10 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     elif there == size:
         is_wrong = not is_sound(walk.data, p, size, p + size, head >> 8 & 0xFF, own)
     else:
-        q = natural_end(walk, row, p, p + there, own)
+        q = payload_end(walk, row, p, p + there, own)
         is_wrong = q >= 0 and may_follow(walk.data, q, p + there, own)
     if not is_wrong or not rewind(walk, chunks, i, row):
         return True
-    doubt(walk, chunks, i, row, HEAD_BYTES)
-    note_natural(walk, row, p, p + there, own)
+    suspect_length(walk, chunks, i, row, HEAD_BYTES)
+    note_payload_end(walk, row, p, p + there, own)
     return False

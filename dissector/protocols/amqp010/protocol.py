@@ -19,7 +19,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies, moving
+from amqpscope.dissector.protocols import bodies, transfer
 from amqpscope.dissector.protocols.amqp010 import assembly, frames
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.boundary import recogniser
@@ -46,7 +46,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import SEARCH, Announced, Fault, Kept, Usage
+from amqpscope.dissector.protocols.state import SEARCH, BodyRemainder, Fault, Kept, Usage
 from amqpscope.dissector.tcp.state import Facts, both
 
 WAITING = 32
@@ -78,7 +78,7 @@ class Amqp010(FramedStage):
         self.only_handshakes = context.handshakes
         self.rows = RowMaker(protocol, context)
         self.senders = Sender.make(0)
-        self.announced = Announced.make(0)
+        self.announced = BodyRemainder.make(0)
         self.usage = Usage.make(0)
         self.bodies: dict[int, list[bytes]] = {}
         self.assembly = Assembly.make(1)[0]
@@ -115,10 +115,10 @@ class Amqp010(FramedStage):
         self.channels.begin(capacity)
         if len(self.senders) < 2 * capacity:
             self.senders = Sender.grown(self.senders, 2 * capacity)
-            self.announced = Announced.grown(self.announced, 2 * capacity)
+            self.announced = BodyRemainder.grown(self.announced, 2 * capacity)
             self.usage = Usage.grown(self.usage, capacity)
         Usage.clear(self.usage, slots)
-        Announced.clear(self.announced, both(slots))
+        BodyRemainder.clear(self.announced, both(slots))
         for side in range(2):
             Sender.clear(self.senders, 2 * slots + side)
             self.senders[2 * slots + side, Sender.GAPPED] = states == SEARCH
@@ -127,7 +127,7 @@ class Amqp010(FramedStage):
     def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         rows = both(slots)
-        own = Sender.written(self.senders[rows]), Announced.written(self.announced[rows])
+        own = Sender.written(self.senders[rows]), BodyRemainder.written(self.announced[rows])
         return PLAIN.written([super().take_out(slots, data), *own, self._take_channels(slots, data)])
 
     def put_back(self, data: bytes, target: Target) -> None:
@@ -136,7 +136,7 @@ class Amqp010(FramedStage):
         super().put_back(framing, target)
         self._put_channels(channels, target)
         self.senders[both(target.slots)] = Sender.read(senders)
-        self.announced[both(target.slots)] = Announced.read(announced)
+        self.announced[both(target.slots)] = BodyRemainder.read(announced)
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out, with their sessions and what is under way on them."""
@@ -153,7 +153,7 @@ class Amqp010(FramedStage):
         state = [
             Channel.written(channels), lengths, Track.written(tracks), Payload.written(parts), payload_lengths,
             retained, self.lanes[bodies], self.waiting.reshape(-1, WAITING)[bodies], sessions,
-            moving.take_usage(Usage, self.usage, self.assembly, slots),
+            transfer.take_usage(Usage, self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in tracks[used, Track.BODY].tolist()],
         ]  # fmt: skip
         self.payloads.rows[payloads, Payload.USED] = 0
@@ -184,7 +184,7 @@ class Amqp010(FramedStage):
                     self.bodies[body] = kept
         self.tracks[both(both(rows))], self.lanes[both(rows)] = tracks, lanes
         self.waiting.reshape(-1, WAITING)[both(rows)] = waiting
-        moving.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
+        transfer.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

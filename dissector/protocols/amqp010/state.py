@@ -195,7 +195,7 @@ class Own(NamedTuple):
         methods: see `layout.method_table`.
         traits: see `layout.trait_table`.
         senders: (2 * slots, Sender).
-        announced: (2 * slots, Announced).
+        announced: (2 * slots, BodyRemainder).
         starts, ops, members, shapes: the programs of a `Plan`, with its lists.
     """
 

@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols import announced, recognising
+from amqpscope.dissector.protocols import body_remainder, mid_stream_detection
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
     BY_CLIENT,
@@ -137,7 +137,7 @@ def body_at(data: Array, p: int, channel: int) -> int:
     return be32(data, p + 3) if data[p] == BODY and be16(data, p + 1) == channel else -1
 
 
-expected_boundary = announced.laid_over(
+expected_boundary = body_remainder.build_kernels(
     OVERHEAD=OVERHEAD, HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, may_end=may_begin, body_at=body_at, next_frame=next_frame
 )
 
@@ -162,12 +162,12 @@ def may_be_long(data: Array, p: int) -> bool:
     return i64(data[p]) == BODY
 
 
-KERNELS = recognising.laid_over(
+KERNELS = mid_stream_detection.build_kernels(
     HEAD_BYTES=HEAD_BYTES, USUAL=USUAL, may_begin=may_begin, plausible=plausible, may_be_long=may_be_long
 )
 
 
-def recogniser(context: Context) -> recognising.LongFramesRecogniser:
+def recogniser(context: Context) -> mid_stream_detection.LongFramesRecogniser:
     """Return what sees AMQP 0-9-1 in the middle of connections."""
     methods = method_table([(m.class_id, m.id) for m in context.specification(NAME).methods])
-    return recognising.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)
+    return mid_stream_detection.LongFramesRecogniser(context.compiled, KERNELS, methods, HEAD_BYTES)

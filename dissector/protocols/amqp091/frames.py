@@ -19,7 +19,7 @@ from amqpscope.dissector.protocols.amqp091.layout import (
     PROTOCOL_HEADER,
     method_index,
 )
-from amqpscope.dissector.protocols.amqp091.lengths import ended_before, has_length, swallowed
+from amqpscope.dissector.protocols.amqp091.lengths import frame_inside_payload, has_length, shorter_end
 from amqpscope.dissector.protocols.amqp091.state import (
     DESYNCHRONISED,
     END_WRONG,
@@ -32,28 +32,28 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Own,
 )
 from amqpscope.dissector.protocols.boundaries import lose, put_frame
-from amqpscope.dissector.protocols.doubt import (
-    agree,
-    doubt,
-    is_above,
-    lose_after_head,
-    other_protocol,
-    report_length,
-    rewind,
-)
 from amqpscope.dissector.protocols.emitting import fault, frame_fault, put_place, put_span
+from amqpscope.dissector.protocols.parser import build_parser
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
 from amqpscope.dissector.protocols.state import (
     END,
     LENGTH_WRONG,
     PAYLOAD,
     TYPE_UNKNOWN,
-    Announced,
+    BodyRemainder,
     Cursor,
     Parser,
-    Walk,
+    ParserState,
 )
-from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.protocols.suspect_length import (
+    agree,
+    is_above,
+    lose_after_head,
+    other_protocol,
+    report_length,
+    rewind,
+    suspect_length,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 PROTOCOL = 0x414D5150
@@ -71,7 +71,7 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def take_whole(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that begins here if it lies whole in the chunk, as most do; returns its bytes, else 0."""
     data, parsers = walk.data, walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
@@ -93,7 +93,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         return 0
     if kind == BODY and is_beyond(parsers, row, channel, size, own.announced):
         return 0
-    if kind in (METHOD, HEADER) and size <= LONG and swallowed(data, p + 7, size, kind, own) >= 0:
+    if kind in (METHOD, HEADER) and size <= LONG and frame_inside_payload(data, p + 7, size, kind, own) >= 0:
         return 0
     if kind == METHOD and channel == 0:
         note_agreement(walk, row, p + 7, size)
@@ -112,7 +112,7 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
 
 
 @kernel
-def note_agreement(walk: Walk, row: int, offset: int, length: int) -> None:
+def note_agreement(walk: ParserState, row: int, offset: int, length: int) -> None:
     """Note the frame-max of a connection.tune-ok: class, method, channel-max, frame-max, heartbeat (§1.4.2.6)."""
     if length >= 10 and be32(walk.data, offset) == TUNE_OK:
         agree(walk, row, be32(walk.data, offset + 6))
@@ -121,7 +121,7 @@ def note_agreement(walk: Walk, row: int, offset: int, length: int) -> None:
 @kernel
 def is_beyond(parsers: Array, row: int, channel: int, size: int, announced: Array) -> bool:
     """Return whether a body frame has more bytes than its content has left, where that is known."""
-    is_known: bool = channel == announced[row, Announced.CHANNEL] and parsers[row, Parser.REST] > 0
+    is_known: bool = channel == announced[row, BodyRemainder.CHANNEL] and parsers[row, Parser.REST] > 0
     return is_known and parsers[row, Parser.REST] < size
 
 
@@ -135,24 +135,24 @@ def put_method(frames: Array, n: int, channel: int, method: int) -> None:
 
 @kernel
 def expect_bodies(
-    walk: Walk, row: int, kind: int, channel: int, offset: int, length: int, size: int, announced: Array
+    walk: ParserState, row: int, kind: int, channel: int, offset: int, length: int, size: int, announced: Array
 ) -> None:  # fmt: skip
     """Note how much of a content is still to come, by which a search after a gap knows what is a body."""
     parsers, data = walk.parsers, walk.data
     if kind == HEADER:
-        announced[row, Announced.CHANNEL] = channel
+        announced[row, BodyRemainder.CHANNEL] = channel
         is_size = length >= 12 and be32(data, offset + 4) == 0
         parsers[row, Parser.REST] = be32(data, offset + 8) if is_size else 0
-        announced[row, Announced.BODY] = 0
-    elif kind == BODY and channel == announced[row, Announced.CHANNEL]:
+        announced[row, BodyRemainder.BODY] = 0
+    elif kind == BODY and channel == announced[row, BodyRemainder.CHANNEL]:
         rest = parsers[row, Parser.REST] - size
         parsers[row, Parser.REST] = rest
         if rest > 0:
-            announced[row, Announced.BODY] = size
+            announced[row, BodyRemainder.BODY] = size
 
 
 @kernel
-def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_payload(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a complete head: note the frame's type, channel and size, or desynchronise."""
     parsers = walk.parsers
     if parsers[row, Parser.WANTED] == OVERHEAD:
@@ -172,7 +172,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         desynchronised(walk, chunks, i, row, own)
         parsers[row, Parser.TYPE] = -1
         lose_after_head(walk, row, True)
-        doubt(walk, chunks, i, row, OVERHEAD)
+        suspect_length(walk, chunks, i, row, OVERHEAD)
         return
     parsers[row, Parser.TYPE] = kind
     parsers[row, Parser.STATE] = PAYLOAD if size > 0 else END
@@ -183,11 +183,11 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         or (kind == HEARTBEAT and size > 0)
     ):
         lose_after_head(walk, row, kind == BODY)
-        doubt(walk, chunks, i, row, OVERHEAD)
+        suspect_length(walk, chunks, i, row, OVERHEAD)
 
 
 @kernel
-def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_header(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Yield a protocol header, which is payload and head in one, through the arena."""
     parsers, data, cursor = walk.parsers, walk.data, walk.cursor
     if be32(head, p) != PROTOCOL:
@@ -199,7 +199,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
         parsers[row, Parser.CHANNEL] = be16(head, p + 1)
         parsers[row, Parser.SIZE] = max(be32(head, p + 3) - OVERHEAD + HEAD_BYTES, 0)
         lose_after_head(walk, row, True)
-        doubt(walk, chunks, i, row, OVERHEAD)
+        suspect_length(walk, chunks, i, row, OVERHEAD)
         return
     top = cursor[Cursor.ARENA]
     for k in range(OVERHEAD):
@@ -212,7 +212,7 @@ def begin_header(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: in
 
 
 @kernel
-def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+def pass_payload(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Yield bytes of bodies, keep those of other frames."""
     if walk.parsers[row, Parser.TYPE] == BODY:
         put_span(walk, chunks, i, walk.parsers[row, Parser.CHANNEL], offset, length)
@@ -221,7 +221,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+def take_end(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Look at the byte after a payload. A receiver takes no frame with a wrong one (§4.2.3): it completes nothing.
 
     Where no frame begins after it either, the length is wrong.
@@ -250,20 +250,25 @@ def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> 
 
 
 @kernel
-def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
-    """Have the search decide, and return False, where a connection ends in a method or header; see `walking`."""
+def may_be_over(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Have the search decide, and return False, where a connection ends in a method or header; see `parser`."""
     parsers = walk.parsers
     there = parsers[row, Parser.CHAINED]
-    if chunks[Chunk.LENGTH, i] > 0 or parsers[row, Parser.BELIEVED] or there == 0 or there < parsers[row, Parser.GOT]:
+    if (
+        chunks[Chunk.LENGTH, i] > 0
+        or parsers[row, Parser.LENGTH_ACCEPTED]
+        or there == 0
+        or there < parsers[row, Parser.GOT]
+    ):
         return True
     if not rewind(walk, chunks, i, row):
         return True
-    doubt(walk, chunks, i, row, OVERHEAD)
+    suspect_length(walk, chunks, i, row, OVERHEAD)
     return False
 
 
 @kernel
-def is_fitting(walk: Walk, chunks: Array, i: int, at: int, row: int) -> bool:
+def is_fitting(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> bool:
     """Return whether the payload at byte `at` of a chunk, which has all of it, is as long as its fields say."""
     if walk.parsers[row, Parser.TYPE] != METHOD:
         return True
@@ -271,7 +276,7 @@ def is_fitting(walk: Walk, chunks: Array, i: int, at: int, row: int) -> bool:
 
 
 @kernel
-def end_fault(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
+def end_fault(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
     """Report the byte at the end of a frame, which is another one than frame-end."""
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
     channel = walk.parsers[row, Parser.CHANNEL]
@@ -280,7 +285,7 @@ def end_fault(walk: Walk, chunks: Array, i: int, at: int, row: int) -> None:
 
 
 @kernel
-def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> bool:
+def is_contradicted(walk: ParserState, chunks: Array, i: int, at: int, own: Own) -> bool:
     """Return whether byte `at` of a chunk ends no frame, and another head that shows it follows."""
     data = walk.data
     p = chunks[Chunk.OFFSET, i] + at
@@ -289,21 +294,21 @@ def is_contradicted(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> boo
 
 
 @kernel
-def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+def check_length(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     size = walk.parsers[row, Parser.SIZE]
     kind = walk.parsers[row, Parser.TYPE]
     end = at + size
     if end < chunks[Chunk.LENGTH, i] and kind in (METHOD, HEADER) and size <= LONG:
         p = chunks[Chunk.OFFSET, i] + at
-        place = swallowed(walk.data, p, size, kind, own) if walk.data[p + size] == FRAME_END else -1
+        place = frame_inside_payload(walk.data, p, size, kind, own) if walk.data[p + size] == FRAME_END else -1
         if place >= 0:
             lose(walk, row, -1, HEAD_BYTES)
             go_on_at(walk, chunks, i, row, place - p, own)
             return
     if end < chunks[Chunk.LENGTH, i] and not is_fitting(walk, chunks, i, at, row):
         lose_after_head(walk, row, False)
-        doubt(walk, chunks, i, row, OVERHEAD)
+        suspect_length(walk, chunks, i, row, OVERHEAD)
     elif end < chunks[Chunk.LENGTH, i] and is_contradicted(walk, chunks, i, end, own):
         end_fault(walk, chunks, i, end, row)
         desynchronised(walk, chunks, i, row, own)
@@ -311,7 +316,7 @@ def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 
 @kernel
-def next_in_fragments(walk: Walk, row: int, is_end: bool, own: Own) -> int:
+def next_in_fragments(walk: ParserState, row: int, is_end: bool, own: Own) -> int:
     """Return where in a payload in fragments another frame begins; -1: nowhere. `is_end`: a frame-end follows it."""
     parsers = walk.parsers
     size, kind = parsers[row, Parser.SIZE], parsers[row, Parser.TYPE]
@@ -321,14 +326,14 @@ def next_in_fragments(walk: Walk, row: int, is_end: bool, own: Own) -> int:
     walk.cursor[Cursor.ARENA] = p
     if is_end:
         walk.data[p + size] = FRAME_END
-        place = swallowed(walk.data, p, size, kind, own)
+        place = frame_inside_payload(walk.data, p, size, kind, own)
     else:
-        place = ended_before(walk.data, p, size, kind, own)
+        place = shorter_end(walk.data, p, size, kind, own)
     return place - p if place >= 0 else -1
 
 
 @kernel
-def go_on_at(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Own) -> None:
+def go_on_at(walk: ParserState, chunks: Array, i: int, row: int, place: int, own: Own) -> None:
     """Go on at this byte of the current payload, with which another frame begins, after the boundary was lost."""
     report_length(walk, chunks, i, row, LENGTH_WRONG, walk.parsers[row, Parser.SIZE])
     desynchronised(walk, chunks, i, row, own)
@@ -337,7 +342,7 @@ def go_on_at(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Own) 
 
 
 @kernel
-def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+def finish_frame(walk: ParserState, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers, data, frames = walk.parsers, walk.data, walk.frames
     kind = parsers[row, Parser.TYPE]
@@ -358,19 +363,19 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
 
 
 @kernel
-def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Mark frames of this direction as lost: contents under way may not be joined with what follows."""
     put_span(walk, chunks, i, -1, DESYNCHRONISED, LOST)
 
 
 @kernel
-def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Begin a frame after skipped bytes; where those were a body, nothing else is lost."""
-    passed = own.announced[row, Announced.PASSED]
+    passed = own.announced[row, BodyRemainder.PASSED]
     if passed > 0:
         put_span(walk, chunks, i, -1, DESYNCHRONISED, FOUND)
-        put_span(walk, chunks, i, own.announced[row, Announced.CHANNEL], -1, passed)
-        own.announced[row, Announced.PASSED] = 0
+        put_span(walk, chunks, i, own.announced[row, BodyRemainder.CHANNEL], -1, passed)
+        own.announced[row, BodyRemainder.PASSED] = 0
 
 
 @kernel
@@ -379,7 +384,7 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
     return end - p >= OVERHEAD and be32(data, p) == PROTOCOL
 
 
-walk_chunks = laid_over(
+walk_chunks = build_parser(
     {
         "USUAL": boundary.USUAL,
         "HIDES_NONE": boundary.HIDES_NONE,

@@ -7,7 +7,7 @@ by intent ends after its fields.
 
 import numpy as np
 
-from amqpscope.dissector.fields.ops import BIT, FLAGS, TABLE, TEXT
+from amqpscope.dissector.fields.opcodes import BIT, FLAGS, TABLE, TEXT
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.fields.state import Op
 from amqpscope.dissector.kernels.arrays import Array, Ints
@@ -47,7 +47,7 @@ def has_length(data: Array, p: int, size: int) -> bool:
 
 
 @kernel
-def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
+def frame_inside_payload(data: Array, p: int, size: int, kind: int, own: Own) -> int:
     """Return where, in a payload at p after which there is a frame-end, frames begin that end there; -1: nowhere."""
     end = p + size + 1
     q = p + IDS_BYTES + 1
@@ -63,23 +63,23 @@ def swallowed(data: Array, p: int, size: int, kind: int, own: Own) -> int:
                     break
                 r += length
             if r == end:
-                return -1 if natural_end(data, p, end - 1, kind, own) == end - 1 else q
+                return -1 if payload_end(data, p, end - 1, kind, own) == end - 1 else q
         q += 1
     return -1
 
 
 @kernel
-def ended_before(data: Array, p: int, size: int, kind: int, own: Own) -> int:
+def shorter_end(data: Array, p: int, size: int, kind: int, own: Own) -> int:
     """Return where another frame begins in a payload at p, whose fields and a frame-end lie before it; -1: nowhere."""
     end = p + size
-    q = natural_end(data, p, end, kind, own) + 1
+    q = payload_end(data, p, end, kind, own) + 1
     if q <= 0 or q >= end or data[q - 1] != FRAME_END or not may_begin_head(data, q, end, own):
         return -1
     return q
 
 
 @kernel
-def natural_end(data: Array, p: int, end: int, kind: int, own: Own) -> int:
+def payload_end(data: Array, p: int, end: int, kind: int, own: Own) -> int:
     """Return where the fields of the method or header at p end; -1: not before `end`, or nobody knows.
 
     Bits share bytes here, and properties have flags, as `fields.decoding.fields_end` does not know them.

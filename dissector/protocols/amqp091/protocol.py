@@ -20,7 +20,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.pool import APART, Pool, chained, give_rows, grown, put_chains
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
-from amqpscope.dissector.protocols import bodies, moving
+from amqpscope.dissector.protocols import bodies, transfer
 from amqpscope.dissector.protocols.amqp091 import assembly, channels, content, frames
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.boundary import recogniser
@@ -46,7 +46,7 @@ from amqpscope.dissector.protocols.channels import ChannelPool
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import Announced, Fault, Kept
+from amqpscope.dissector.protocols.state import BodyRemainder, Fault, Kept
 from amqpscope.dissector.tcp.state import both
 
 LISTS = [Channel.CONSUMERS, Channel.CONSUMES, Channel.GETS]
@@ -81,7 +81,7 @@ class Amqp091(FramedStage):
         self.methods = ly.method_table([(m.class_id, m.id) for m in protocol.methods])
         self.traits = ly.trait_table(protocol)
         self.starts, self.ops = programs(self.all_arguments, self.rows.properties)
-        self.announced = Announced.make(0)
+        self.announced = BodyRemainder.make(0)
         self.usage = Usage.make(0)
         room += APART
         self.assembly = Assembly.make(1)[0]
@@ -113,18 +113,18 @@ class Amqp091(FramedStage):
         """Take over connections; `states` are HEAD where a stream is seen from its start, else SEARCH."""
         self.channels.begin(capacity)
         if len(self.announced) < 2 * capacity:
-            self.announced = Announced.grown(self.announced, 2 * capacity)
+            self.announced = BodyRemainder.grown(self.announced, 2 * capacity)
             self.usage = Usage.grown(self.usage, capacity)
         Usage.clear(self.usage, slots)
-        Announced.clear(self.announced, 2 * slots)
-        Announced.clear(self.announced, 2 * slots + 1)
+        BodyRemainder.clear(self.announced, 2 * slots)
+        BodyRemainder.clear(self.announced, 2 * slots + 1)
         super().begin(slots, states, capacity)
 
     def take_out(self, slots: Ints, data: Bytes) -> bytes:
         """Take the state of connections out; `data` has the bytes that are retained of them."""
         rows = both(slots)
-        announced = Announced.written(self.announced[rows])
-        Announced.clear(self.announced, rows)
+        announced = BodyRemainder.written(self.announced[rows])
+        BodyRemainder.clear(self.announced, rows)
         return PLAIN.written([super().take_out(slots, data), announced, self._take_channels(slots, data)])
 
     def put_back(self, data: bytes, target: Target) -> None:
@@ -132,7 +132,7 @@ class Amqp091(FramedStage):
         framing, announced, channels = PLAIN.read(data)
         super().put_back(framing, target)
         self._put_channels(channels, target)
-        self.announced[both(target.slots)] = Announced.read(announced)
+        self.announced[both(target.slots)] = BodyRemainder.read(announced)
 
     def _take_channels(self, slots: Ints, data: Bytes) -> bytes:
         """Take the channels of connections out; `data` has the bytes that are retained of them."""
@@ -144,7 +144,7 @@ class Amqp091(FramedStage):
         state = [
             Channel.written(channels), lengths, Content.written(contents), content, self.lanes[places],
             self.waiting.reshape(-1, WAITING)[places], Node.written(self.nodes.rows[nodes]), node_lengths,
-            moving.take_usage(Usage, self.usage, self.assembly, slots),
+            transfer.take_usage(Usage, self.usage, self.assembly, slots),
             [self.bodies.pop(body, None) for body in contents[_keeps(contents), Content.BODY].tolist()],
         ]  # fmt: skip
         give_rows(self.nodes.free, nodes)
@@ -176,7 +176,7 @@ class Amqp091(FramedStage):
         places = both(rows)
         self.contents[places], self.lanes[places] = contents, lanes
         self.waiting.reshape(-1, WAITING)[places] = waiting
-        moving.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
+        transfer.put_usage(Usage, self.usage, self.assembly, target.slots, usage)
 
     def _grow_channels(self, capacity: int) -> None:
         self.channels.grow(capacity)

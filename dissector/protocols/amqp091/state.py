@@ -144,7 +144,7 @@ class Own(NamedTuple):
     Attributes:
         methods: see `layout.method_table`.
         traits: see `layout.trait_table`.
-        announced: (2 * slots, Announced).
+        announced: (2 * slots, BodyRemainder).
         starts, ops: programs of `lengths.programs`: of methods by index, then of the properties of contents.
         contents: class of each of these contents.
     """

@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import call, kernel, specialize
-from amqpscope.dissector.protocols import recognising
+from amqpscope.dissector.protocols import mid_stream_detection
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import Trial
 from amqpscope.dissector.protocols.stream.layout import (
@@ -162,7 +162,7 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
 
 
 looks_like_frames = specialize(
-    recognising.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
+    mid_stream_detection.looks_like_frames, HEAD_BYTES=HEAD_BYTES, may_begin=may_begin, plausible=plausible
 )
 
 

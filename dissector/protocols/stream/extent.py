@@ -4,8 +4,8 @@ from amqpscope.dissector.fields.decoding import fields_end
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be32
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.protocols import natural
-from amqpscope.dissector.protocols.state import Parser, Walk
+from amqpscope.dissector.protocols import length_by_fields
+from amqpscope.dissector.protocols.state import Parser, ParserState
 from amqpscope.dissector.protocols.stream.boundary import is_chunk, layout_row, next_frame, plausible
 from amqpscope.dissector.protocols.stream.entries import read_length, read_number
 from amqpscope.dissector.protocols.stream.layout import (
@@ -24,14 +24,14 @@ PUBLISH_HEAD = 5
 
 
 @kernel
-def layout_of(walk: Walk, row: int, own: Own) -> int:
+def layout_of(walk: ParserState, row: int, own: Own) -> int:
     """Return the first layout of the command in the current head; -1: it is unknown."""
     place = place_of(walk, row, own)
     return own.layouts[place, Layout.INDEX] if place >= 0 else -1
 
 
 @kernel
-def place_of(walk: Walk, row: int, own: Own) -> int:
+def place_of(walk: ParserState, row: int, own: Own) -> int:
     """Return the row in the table of layouts of the command in the current head, or -1."""
     client = row & 1 == walk.facts[row // 2, Facts.CLIENT]
     key, version = walk.parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION]
@@ -88,7 +88,7 @@ def fits(data: Array, p: int, end: int, key: int, version: int, layout: int, own
 
 
 @kernel
-def natural_end(data: Array, p: int, end: int, key: int, version: int, layout: int, own: Own) -> int:
+def payload_end(data: Array, p: int, end: int, key: int, version: int, layout: int, own: Own) -> int:
     """Return where the body at p ends by its fields, of which those before `end` are there; -1: they do not tell."""
     if key == DELIVER:
         chunk = chunk_at(p, version)
@@ -120,15 +120,17 @@ def is_sound(data: Array, p: int, size: int, end: int, key: int, version: int, l
         return fits(data, p, p + size, key, version, layout, own)
     if key == DELIVER:
         return True
-    q = natural_end(data, p, end, key, version, layout, own)
+    q = payload_end(data, p, end, key, version, layout, own)
     return q < 0 or (q < end and not may_follow(data, q, end, own))
 
 
 @kernel
-def end_of_current(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
-    """Return where the body at p of the current frame ends; see `natural.natural_end`."""
+def end_of_current(walk: ParserState, row: int, p: int, end: int, own: Own) -> int:
+    """Return where the body at p of the current frame ends; see `length_by_fields.payload_end`."""
     key, version, layout = walk.parsers[row, Parser.TYPE], own.bodies[row, Body.VERSION], layout_of(walk, row, own)
-    return natural_end(walk.data, p, end, key, version, layout, own) if layout >= 0 else -1
+    return payload_end(walk.data, p, end, key, version, layout, own) if layout >= 0 else -1
 
 
-note_natural, look_for_end, expected_boundary = natural.laid_over(natural_end=end_of_current, next_frame=next_frame)
+note_payload_end, look_for_end, expected_boundary = length_by_fields.build_kernels(
+    payload_end=end_of_current, next_frame=next_frame
+)

@@ -8,11 +8,19 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.integers import be16, be32
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.boundaries import put_frame
-from amqpscope.dissector.protocols.doubt import agree, doubt, is_above, lose_after_head, other_protocol, rewind
 from amqpscope.dissector.protocols.emitting import frame_fault
-from amqpscope.dissector.protocols.natural import payload_at
+from amqpscope.dissector.protocols.length_by_fields import payload_at
+from amqpscope.dissector.protocols.parser import build_parser
 from amqpscope.dissector.protocols.payloads import drop_chain, keep_payload, payload, put_together
-from amqpscope.dissector.protocols.state import LENGTH_WRONG, PAYLOAD, TOO_LARGE, TYPE_UNKNOWN, Cursor, Parser, Walk
+from amqpscope.dissector.protocols.state import (
+    LENGTH_WRONG,
+    PAYLOAD,
+    TOO_LARGE,
+    TYPE_UNKNOWN,
+    Cursor,
+    Parser,
+    ParserState,
+)
 from amqpscope.dissector.protocols.stream import boundary, extent
 from amqpscope.dissector.protocols.stream.boundary import old_chunk
 from amqpscope.dissector.protocols.stream.extent import place_of
@@ -25,7 +33,14 @@ from amqpscope.dissector.protocols.stream.layout import (
     UNKNOWN_FRAME,
 )
 from amqpscope.dissector.protocols.stream.state import COMMAND_UNKNOWN, PART, Body, Frame, Layout, Own, Part
-from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.protocols.suspect_length import (
+    agree,
+    is_above,
+    lose_after_head,
+    other_protocol,
+    rewind,
+    suspect_length,
+)
 from amqpscope.dissector.tcp.state import Chunk
 
 
@@ -36,7 +51,7 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_payload(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a complete head: the length of the body, and how much of it is wanted."""
     parsers, bodies = walk.parsers, own.bodies
     size = be32(head, p)
@@ -61,7 +76,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
         extent.look_for_end(walk, chunks, i, row, own)
     elif is_doubtful(walk, chunks, i, row, place, own):
         lose_after_head(walk, row, is_content(place, own))
-        doubt(walk, chunks, i, row, LENGTH_BYTES)
+        suspect_length(walk, chunks, i, row, LENGTH_BYTES)
         extent.look_for_end(walk, chunks, i, row, own)
 
 
@@ -72,7 +87,7 @@ def is_content(place: int, own: Own) -> bool:
 
 
 @kernel
-def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Own) -> bool:
+def is_doubtful(walk: ParserState, chunks: Array, i: int, row: int, place: int, own: Own) -> bool:
     """Return whether the length in a head is above what was agreed upon, or another one than its fields need.
 
     Deliveries may be above it: a chunk is sent as it lies in its file. Where its header is not there to tell, and the
@@ -92,15 +107,15 @@ def is_doubtful(walk: Walk, chunks: Array, i: int, row: int, place: int, own: Ow
 
 
 @kernel
-def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
-    """Return whether the fields of a body that is over agree with its length; see `walking.may_be_over`.
+def may_be_over(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+    """Return whether the fields of a body that is over agree with its length; see `parser.may_be_over`.
 
     Where only a part of it is there, they do not if they end in it, and a head follows.
     """
     parsers = walk.parsers
     size, there = parsers[row, Parser.SIZE], parsers[row, Parser.CHAINED]
     place = place_of(walk, row, own)
-    if parsers[row, Parser.BELIEVED] or place < 0 or there == 0 or there < parsers[row, Parser.GOT]:
+    if parsers[row, Parser.LENGTH_ACCEPTED] or place < 0 or there == 0 or there < parsers[row, Parser.GOT]:
         return True
     top = walk.cursor[Cursor.ARENA]
     p = put_together(walk, row)
@@ -109,20 +124,20 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
     if there == size:
         is_wrong = not extent.fits(walk.data, p, p + size, key, version, layout, own)
     else:
-        q = extent.natural_end(walk.data, p, p + there, key, version, layout, own)
+        q = extent.payload_end(walk.data, p, p + there, key, version, layout, own)
         is_wrong = q >= 0 and extent.may_follow(walk.data, q, p + there, own)
     if not is_wrong or not rewind(walk, chunks, i, row):
         return True
     if is_content(place, own):
         parsers[row, Parser.LOST] = -1
         parsers[row, Parser.DAMAGED] = 0
-    doubt(walk, chunks, i, row, LENGTH_BYTES)
-    extent.note_natural(walk, row, p, p + there, own)
+    suspect_length(walk, chunks, i, row, LENGTH_BYTES)
+    extent.note_payload_end(walk, row, p, p + there, own)
     return False
 
 
 @kernel
-def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+def pass_payload(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Keep bytes of a body; what there is of a long publish or delivery is passed on."""
     parsers, bodies = walk.parsers, own.bodies
     wanted = min(length, bodies[row, Body.KEEP])
@@ -133,7 +148,7 @@ def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, lengt
 
 
 @kernel
-def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def put_part(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Yield what there is of a long publish or delivery, so that it need never lie together."""
     parsers, layouts, bodies, parts = walk.parsers, own.layouts, own.bodies, walk.aside
     place = place_of(walk, row, own)
@@ -155,7 +170,7 @@ def put_part(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
 
 
 @kernel
-def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+def finish_frame(walk: ParserState, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its body lies, -1 when it is in fragments."""
     parsers, frames = walk.parsers, walk.frames
     key = parsers[row, Parser.TYPE]
@@ -182,7 +197,7 @@ def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: 
     frames[Frame.PARTED, n] = parted
 
 
-walk_chunks = laid_over(
+walk_chunks = build_parser(
     {
         "USUAL": boundary.USUAL,
         "HIDES_NONE": boundary.HIDES_NONE,

@@ -15,7 +15,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.amqp10.sections import Sections
+from amqpscope.dissector.protocols.amqp100.sections import Sections
 from amqpscope.dissector.protocols.state import LIMIT, Fault, Place
 from amqpscope.dissector.protocols.stream import layout as sl
 from amqpscope.dissector.protocols.stream import names, tracking

@@ -19,8 +19,8 @@ from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.amqp10 import section_walk, sections
-from amqpscope.dissector.protocols.amqp10.state import Body
+from amqpscope.dissector.protocols.amqp100 import section_walk, sections
+from amqpscope.dissector.protocols.amqp100.state import Body
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.protocols.stream import coding, entries
 from amqpscope.dissector.protocols.stream.state import (

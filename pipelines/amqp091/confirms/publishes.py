@@ -131,7 +131,7 @@ def walk(
             if account >= 0:
                 since = conn[CONN.LAST_SERVER]
                 ch.note_cut(channels, account, conn, SERVER, events[i, EV.ORDER], events[i, EV.TS], since)
-        cn.attend(conn, gaps, events, i, base + i)
+        cn.update_connection(conn, gaps, events, i, base + i)
     state[ST.AT] = len(events)
     return DONE
 

@@ -120,7 +120,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
                 if events[i, EV.FROM_CLIENT] == SERVER and channels[0][account, MISTAKE] > 0:
                     channels[0][account, MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
                 notice_gaps(account, book, own)
-                why = happen(events, more, i, account, book, own, result)
+                why = apply_event(events, more, i, account, book, own, result)
                 if why != DONE:
                     return why
         if events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] == CLIENT:
@@ -131,7 +131,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
                 unsure_windows(account, frame, ts, own)
                 if events[i, EV.CUT] == 1:
                     note_missed_select(account, transactions)
-        cn.attend(conn, gaps, events, i, state[ST.BASE] + i)
+        cn.update_connection(conn, gaps, events, i, state[ST.BASE] + i)
     state[ST.AT] = len(events)
     return DONE
 
@@ -158,7 +158,7 @@ def is_transaction(word: int) -> bool:
 
 
 @kernel
-def happen(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
+def apply_event(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
     """Apply an event of a channel; return DONE, or what has run out: then apply it again."""
     word = events[i, EV.WHAT]
     if word == ON_DELIVER or word == ON_GET:

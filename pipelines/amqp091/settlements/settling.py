@@ -250,7 +250,7 @@ def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Re
 
 @called
 def recover(events: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """Apply a basic.recover, or what makes it happen; return DONE, or what has run out."""
+    """Apply a basic.recover, or what makes it apply_event; return DONE, or what has run out."""
     work = own[1][0]
     if events[i, EV.WHAT] == ON_RECOVER:
         work[account, TX.RECOVER] = events[i, EV.ORDER]

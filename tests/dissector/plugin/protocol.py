@@ -17,12 +17,12 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols.boundaries import lose
 from amqpscope.dissector.protocols.emitting import frame_fault
-from amqpscope.dissector.protocols.recognising import FramesRecogniser
+from amqpscope.dissector.protocols.mid_stream_detection import FramesRecogniser
+from amqpscope.dissector.protocols.parser import build_parser
 from amqpscope.dissector.protocols.registry import Context, ProtocolPlugin
 from amqpscope.dissector.protocols.rows import Columns, Faults, Made
 from amqpscope.dissector.protocols.stage import FramedStage
-from amqpscope.dissector.protocols.state import FAULTS, PAYLOAD, Frame, Parser, Walk
-from amqpscope.dissector.protocols.walking import laid_over
+from amqpscope.dissector.protocols.state import FAULTS, PAYLOAD, Frame, Parser, ParserState
 
 NONSENSE = len(FAULTS)
 HEAD, MAGIC, COMMANDS, PUT = 4, 0x67, 3, 3
@@ -49,7 +49,7 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_payload(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     walk.parsers[row, Parser.TYPE] = head[p + 1]
     walk.parsers[row, Parser.SIZE] = be16(head, p + 2)
     walk.parsers[row, Parser.STATE] = PAYLOAD
@@ -59,7 +59,7 @@ def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: i
 
 
 searching = {"next_frame": next_frame, "USUAL": 64}
-walk_chunks = laid_over(searching, head_bytes=head_bytes, begin_payload=begin_payload)
+walk_chunks = build_parser(searching, head_bytes=head_bytes, begin_payload=begin_payload)
 
 
 class Gizmo(FramedStage):

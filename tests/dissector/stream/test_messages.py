@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import limits
-from tests.dissector.amqp10 import wire as amqp
+from tests.dissector.amqp100 import wire as amqp
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.moves import Relay
 from tests.dissector.runs import BOTH, rows, tables

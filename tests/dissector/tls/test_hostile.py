@@ -314,7 +314,7 @@ def test_records_wait_for_secrets_within_bounds(monkeypatch: pytest.MonkeyPatch)
     for side, data in [*opening, *turns, *turns, *turns, *turns, *turns, *turns]:
         found.feed(side, data, len(data), AT, AT)
         assert found.held <= 20_000
-    assert not found.hoping and not found.waiting and found.handshake.shown.version == 0x0304
+    assert not found.awaits_secrets and not found.waiting and found.handshake.shown.version == 0x0304
     assert [fault.code for fault in found.faults] == ["limit-reached"]
 
 

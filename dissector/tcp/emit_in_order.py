@@ -9,8 +9,8 @@ Source: RFC 9293 §3.4 (acknowledgement covers all bytes before it).
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import drop_before, drop_first, emit
-from amqpscope.dissector.tcp.settling import settle
+from amqpscope.dissector.tcp.late_syn import settle
+from amqpscope.dissector.tcp.reorder_queue import drop_before, drop_first, emit
 from amqpscope.dissector.tcp.state import STARTED_BY_OTHER, UNSEEN, At, Conn, Direction, Flows, Queue, Results, Segment
 
 ANYWHERE = 1 << 62
@@ -20,7 +20,7 @@ GAP_NS = 1_000_000_000
 
 The times are those of the connection's own packets: what other connections do must not decide about its rows, and a
 part of the capture may lack them. Where a connection falls silent, its next packet or its end skips a gap, or two
-minutes (`idling`).
+minutes (`idle_timeout`).
 """
 WAITS, NEEDS, READY = range(3)
 """The next bytes of a direction (if there are any) wait; wait only for the other direction; need not wait."""

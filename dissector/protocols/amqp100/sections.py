@@ -18,8 +18,8 @@ from amqpscope.dissector.fields.trace import trace_columns
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.hashing import LANES
 from amqpscope.dissector.kernels.kernel import call
-from amqpscope.dissector.protocols.amqp10 import values
-from amqpscope.dissector.protocols.amqp10.section_walk import (
+from amqpscope.dissector.protocols.amqp100 import values
+from amqpscope.dissector.protocols.amqp100.section_walk import (
     A_BODY,
     A_LIST,
     A_MAP,
@@ -35,10 +35,10 @@ from amqpscope.dissector.protocols.amqp10.section_walk import (
     section,
     write_forms,
 )
-from amqpscope.dissector.protocols.amqp10.state import Body, Messages, Place, Section
-from amqpscope.dissector.protocols.amqp10.values import CONSTRUCTORS
-from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
-from amqpscope.spec import amqp10
+from amqpscope.dissector.protocols.amqp100.state import Body, Messages, Place, Section
+from amqpscope.dissector.protocols.amqp100.values import CONSTRUCTORS
+from amqpscope.dissector.protocols.amqp100.values import TEXT as TEXTUAL
+from amqpscope.spec import amqp100
 
 KIND_NAMES = columns.Names((*KINDS, KINDS[RAW]))
 WIDEST_TEXT = 36
@@ -60,7 +60,7 @@ def _plan() -> tuple[tuple[Slot, ...], Ints, Bytes]:
     """Return slots, sections by their code from 0x70 on, and their descriptors as symbols, 32 bytes each."""
     numbers = {"boolean": "int32", "ubyte": "int32", "uint": "int64", "timestamp": "int64"}
     slots: list[Slot] = []
-    sections = amqp10.load().sections
+    sections = amqp100.load().sections
     table, symbols = Section.make(len(sections)), np.zeros((len(sections), 32), np.uint8)
     for k, each in enumerate(sections):
         assert each.code == FIRST_CODE + k

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.dissector.amqp10 import wire as w
+from tests.dissector.amqp100 import wire as w
 from tests.dissector.stream.runs import Wire, dissect
 
 CODES = {

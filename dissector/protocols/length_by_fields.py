@@ -9,12 +9,12 @@ from typing import Any
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.candidates import Own, next_frame
-from amqpscope.dissector.protocols.state import Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import Parser, ParserState, Trial
 from amqpscope.dissector.tcp.state import Chunk
 
 
 @kernel
-def natural_end(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
+def payload_end(walk: ParserState, row: int, p: int, end: int, own: Own) -> int:
     """Return where the payload at p of the current frame ends by its fields; below 0: they do not tell.
 
     Of its fields those before `end` are there.
@@ -23,14 +23,14 @@ def natural_end(walk: Walk, row: int, p: int, end: int, own: Own) -> int:
 
 
 @kernel
-def note_natural(walk: Walk, row: int, p: int, end: int, own: Own) -> None:
+def note_payload_end(walk: ParserState, row: int, p: int, end: int, own: Own) -> None:
     """Note the length of the payload at p, whose head is doubted, if its fields tell from the bytes up to `end`."""
-    found = natural_end(walk, row, p, end, own)
+    found = payload_end(walk, row, p, end, own)
     walk.parsers[row, Parser.NATURAL] = found - p + 1 if found >= 0 else 0
 
 
 @kernel
-def payload_at(walk: Walk, chunks: Array, i: int, row: int) -> int:
+def payload_at(walk: ParserState, chunks: Array, i: int, row: int) -> int:
     """Return where the current payload begins in a chunk in which its head ends."""
     parsers = walk.parsers
     place = parsers[row, Parser.POS] + parsers[row, Parser.WANTED] - chunks[Chunk.POS, i]
@@ -38,19 +38,19 @@ def payload_at(walk: Walk, chunks: Array, i: int, row: int) -> int:
 
 
 @kernel
-def look_for_end(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def look_for_end(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Have the search look first where the current payload ends by its fields, as far as this chunk shows it."""
     end = chunks[Chunk.OFFSET, i] + chunks[Chunk.LENGTH, i]
-    note_natural(walk, row, payload_at(walk, chunks, i, row), end, own)
+    note_payload_end(walk, row, payload_at(walk, chunks, i, row), end, own)
 
 
 @kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
+def expected_boundary(walk: ParserState, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Return where the payload ends by its fields whose head is doubted; see `resync.expected_boundary`."""
     parsers = walk.parsers
     p = parsers[row, Parser.POS] + parsers[row, Parser.WANTED] - pos
     if parsers[row, Parser.NATURAL] == 0 and p >= 0:
-        note_natural(walk, row, base + p, base + n, own)
+        note_payload_end(walk, row, base + p, base + n, own)
     if parsers[row, Parser.NATURAL] <= 0:
         return -1
     place: int = p + parsers[row, Parser.NATURAL] - 1
@@ -63,8 +63,8 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     return -1
 
 
-def laid_over(**own: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., int]]:
-    """Return `note_natural`, `look_for_end` and `expected_boundary` for a protocol, with its kernels."""
-    note = specialize(note_natural, **own)
-    parts = own | {"note_natural": note}
+def build_kernels(**own: Any) -> tuple[Callable[..., None], Callable[..., None], Callable[..., int]]:
+    """Return `note_payload_end`, `look_for_end` and `expected_boundary` for a protocol, with its kernels."""
+    note = specialize(note_payload_end, **own)
+    parts = own | {"note_payload_end": note}
     return note, specialize(look_for_end, **parts), specialize(expected_boundary, **parts)

@@ -11,10 +11,10 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.candidates import Own
-from amqpscope.dissector.protocols.holding import first_held, gather, processed
+from amqpscope.dissector.protocols.pending_chunks import first_held, gather, processed
 from amqpscope.dissector.protocols.registry import ProtocolPlugin
 from amqpscope.dissector.protocols.resync import ANY_TIME, DECIDED, NO_ROOM, WAIT, search
-from amqpscope.dissector.protocols.state import SEARCH, Cursor, Held, Parser, Walk
+from amqpscope.dissector.protocols.state import SEARCH, Cursor, Parser, ParserState, PendingChunk
 from amqpscope.dissector.tcp.state import BY_CONTENT, BY_LOWER_PORT, Facts
 from amqpscope.spec import tls
 
@@ -66,13 +66,13 @@ def sender(data: Array, p: int, end: int, own: Own) -> int:
     return 3
 
 
-def laid_over(**own: Any) -> Callable[..., int]:
+def build_kernels(**own: Any) -> Callable[..., int]:
     """Return `find_client` for a protocol, with its kernels; `sender` and `search` are templates."""
     return specialize(find_client, **own, look_for_client=specialize(look_for_client, **own))
 
 
 @kernel
-def find_client(walk: Walk, row: int, own: Own) -> int:
+def find_client(walk: ParserState, row: int, own: Own) -> int:
     """Determine the client before the first frame of a connection is emitted, if frames show it.
 
     Where ports say nothing, frames that both sides may send wait for one of either direction that only one may send.
@@ -88,7 +88,7 @@ def find_client(walk: Walk, row: int, own: Own) -> int:
         return DECIDED
     other = row ^ 1
     first = first_held(walk, other)
-    if first >= 0 and held[first, Held.OFFSET] >= 0 and parsers[other, Parser.STATE] == SEARCH:
+    if first >= 0 and held[first, PendingChunk.OFFSET] >= 0 and parsers[other, Parser.STATE] == SEARCH:
         if parsers[other, Parser.UNTIL] < 0 and search(walk, other, own) == NO_ROOM:
             return NO_ROOM
         if parsers[other, Parser.UNTIL] >= 0 and parsers[other, Parser.FOUND] == 1:
@@ -97,14 +97,16 @@ def find_client(walk: Walk, row: int, own: Own) -> int:
 
 
 @kernel
-def may_wait(walk: Walk, slot: int) -> bool:
+def may_wait(walk: ParserState, slot: int) -> bool:
     """Return whether frames of a connection may wait longer for one that shows who is the client."""
     parsers, held, cursor = walk.parsers, walk.held, walk.cursor
     queue = 2 * slot
     if cursor[Cursor.HELD] > limits.WAITING_BYTES:
         cursor[Cursor.CROWDED] = 1
         return False
-    waited = held[parsers[queue, Parser.QUEUE_END], Held.TS] - held[parsers[queue, Parser.QUEUE], Held.TS]
+    waited = (
+        held[parsers[queue, Parser.QUEUE_END], PendingChunk.TS] - held[parsers[queue, Parser.QUEUE], PendingChunk.TS]
+    )
     return bool(
         parsers[queue, Parser.OVER] == 0
         and parsers[queue, Parser.BYTES] + parsers[queue + 1, Parser.BYTES] < limits.UNKNOWN_ROLES
@@ -114,7 +116,7 @@ def may_wait(walk: Walk, slot: int) -> bool:
 
 
 @kernel
-def look_for_client(walk: Walk, row: int, is_last: bool, own: Own) -> bool:
+def look_for_client(walk: ParserState, row: int, is_last: bool, own: Own) -> bool:
     """Look for a frame that only one side may send, after the boundary of a direction; return whether there is one.
 
     Unless this is the last look, there must be more bytes than at the one before; an eighth more where they are many.
@@ -127,7 +129,7 @@ def look_for_client(walk: Walk, row: int, is_last: bool, own: Own) -> bool:
     first = first_held(walk, row)
     n, _count, _ended, _snapped = gather(walk, row, limits.UNKNOWN_ROLES)
     base = walk.cursor[Cursor.ARENA]
-    place = parsers[row, Parser.UNTIL] - walk.held[first, Held.POS] - processed(walk, queue, first)
+    place = parsers[row, Parser.UNTIL] - walk.held[first, PendingChunk.POS] - processed(walk, queue, first)
     who = sender(walk.data, base + place, base + n, own)
     if who == 3:
         return False

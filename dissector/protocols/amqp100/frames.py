@@ -17,13 +17,13 @@ from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.dissector.kernels.retained import Buffer, Ranges
-from amqpscope.dissector.protocols.amqp10.handshake import Amqp10Handshakes
-from amqpscope.dissector.protocols.amqp10.state import Count
+from amqpscope.dissector.protocols.amqp100.handshake import Amqp10Handshakes
+from amqpscope.dissector.protocols.amqp100.state import Count
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.state import HEAD as HEAD_STATE
 from amqpscope.dissector.protocols.state import SEARCH
 from amqpscope.dissector.tcp.state import Chunk, Facts, both
-from amqpscope.spec import amqp10
+from amqpscope.spec import amqp100
 
 HEAD = 8
 FIRST = 11
@@ -110,7 +110,7 @@ class Amqp10:
         self.handshakes = Amqp10Handshakes(context)
         self.walk = Count.make(0)
         self.counts = np.zeros((0, COUNTS), np.int64)
-        self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
+        self.names = {code: name for names in amqp100.load().performatives.values() for code, name in names.items()}
         self.names[HEARTBEAT] = "heartbeat"
 
     def begin(self, slots: Ints, states: Ints, capacity: int) -> None:

@@ -16,10 +16,10 @@ from amqpscope.dissector.handshakes.record import ConnectionRecord, PacketRef
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.coding import Coding, Target
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
+from amqpscope.dissector.protocols.amqp100.objects import MalformedError, value
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.state import Chunk
-from amqpscope.spec import amqp10, handshakes
+from amqpscope.spec import amqp100, handshakes
 
 KEPT = 1 << 14
 """Bytes of each side that are read; a frame may not be larger either."""
@@ -48,7 +48,7 @@ class Amqp10Handshakes:
         self.record = context.record
         self.accounting = context.accounting
         self.arguments = ArgumentsCache()
-        self.names = {code: name for names in amqp10.load().performatives.values() for code, name in names.items()}
+        self.names = {code: name for names in amqp100.load().performatives.values() for code, name in names.items()}
         self.fields = handshakes.load().performatives
         self.directions: dict[int, tuple[_Direction, _Direction]] = {}
         """Of connections whose handshake goes on."""

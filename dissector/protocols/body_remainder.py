@@ -9,7 +9,7 @@ from typing import Any
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols.candidates import Own, next_frame
-from amqpscope.dissector.protocols.state import Announced, Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import BodyRemainder, Parser, ParserState, Trial
 
 OVERHEAD, HEAD_BYTES = 0, 0
 """Bytes of a body frame besides its payload, and of its head."""
@@ -34,7 +34,7 @@ def body_at(data: Array, p: int, channel: int) -> int:
 
 
 @kernel
-def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Own) -> int:
+def expected_boundary(walk: ParserState, base: int, n: int, pos: int, row: int, own: Own) -> int:
     """Return where the body frame ends whose head was lost; as `resync.expected_boundary`.
 
     A content's frames are as large as its last full one, or as others before, or as is usual, and the last is the rest.
@@ -47,7 +47,7 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
     sure = False
     is_later = False
     for choice in range(5):
-        size = announced[row, Announced.BODY]
+        size = announced[row, BodyRemainder.BODY]
         if choice == 1:
             size = rest
         elif choice == 2:
@@ -72,21 +72,21 @@ def expected_boundary(walk: Walk, base: int, n: int, pos: int, row: int, own: Ow
         if place > 0 and not may_end(data, at):
             continue
         if passed < rest:
-            if body_at(data, at, announced[row, Announced.CHANNEL]) == min(size, rest - passed):
+            if body_at(data, at, announced[row, BodyRemainder.CHANNEL]) == min(size, rest - passed):
                 parsers[row, Parser.REST] = rest - passed
-                announced[row, Announced.PASSED] = passed
+                announced[row, BodyRemainder.PASSED] = passed
                 return place
             continue
         walk.trial[Trial.CHANNEL] = -1
         if next_frame(data, at, base + n, walk.trial, own) >= 0:
             parsers[row, Parser.REST] = 0
-            announced[row, Announced.PASSED] = rest
+            announced[row, BodyRemainder.PASSED] = rest
             return place
     if sure:
         return -3
     return -2 if is_later else -1
 
 
-def laid_over(**own: Any) -> Callable[..., int]:
+def build_kernels(**own: Any) -> Callable[..., int]:
     """Return `expected_boundary` for a protocol, with its kernels and constants."""
     return specialize(expected_boundary, **own)

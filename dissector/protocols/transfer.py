@@ -7,14 +7,14 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains
 from amqpscope.dissector.kernels.retained import Ranges, gather, put_bytes
 from amqpscope.dissector.protocols.framing import Framing
-from amqpscope.dissector.protocols.state import HEAD_ROOM, Assembly, Cursor, Fragment, Held, Parser, Usage
+from amqpscope.dissector.protocols.state import HEAD_ROOM, Assembly, Cursor, Fragment, Parser, PendingChunk, Usage
 from amqpscope.dissector.tcp.state import both
 
 
 def _ranges(fragments: Ints, held: Ints) -> list[Ranges]:
     return [
         Ranges(fragments, Fragment.USED, Fragment.OFFSET, Fragment.LENGTH, len(fragments)),
-        Ranges(held, Held.USED, Held.OFFSET, Held.LENGTH, len(held)),
+        Ranges(held, PendingChunk.USED, PendingChunk.OFFSET, PendingChunk.LENGTH, len(held)),
     ]
 
 
@@ -23,10 +23,10 @@ def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
     rows = both(slots)
     parsers = framing.parsers[rows]
     payloads, payload_lengths = chained(framing.fragments.rows, parsers[:, Parser.CHAIN], Fragment.NEXT)
-    queue, queue_lengths = chained(framing.held.rows, parsers[:, Parser.QUEUE], Held.NEXT)
+    queue, queue_lengths = chained(framing.held.rows, parsers[:, Parser.QUEUE], PendingChunk.NEXT)
     fragments, held = framing.fragments.rows[payloads], framing.held.rows[queue]
     content = gather(_ranges(fragments, held), data, framing.compiled).data
-    for pool, places, used in ((framing.fragments, payloads, Fragment.USED), (framing.held, queue, Held.USED)):
+    for pool, places, used in ((framing.fragments, payloads, Fragment.USED), (framing.held, queue, PendingChunk.USED)):
         pool.rows[places, used] = 0
         give_rows(pool.free, places)
     _count(framing, parsers, -1)
@@ -34,7 +34,7 @@ def take_out(framing: Framing, slots: Ints, data: Bytes) -> bytes:
     Parser.clear(framing.parsers, rows)
     return PLAIN.written(
         [
-            Parser.written(parsers), heads, Fragment.written(fragments), payload_lengths, Held.written(held),
+            Parser.written(parsers), heads, Fragment.written(fragments), payload_lengths, PendingChunk.written(held),
             queue_lengths, content,
         ]
     )  # fmt: skip
@@ -44,17 +44,17 @@ def put_back(framing: Framing, data: bytes, target: Target) -> None:
     """Put connections back, which have begun."""
     state = PLAIN.read(data)
     parsers, heads, fragments, payload_lengths, held, queue_lengths, retained = state
-    parsers, held = Parser.read(parsers, target.captures), Held.read(held, target.captures)
+    parsers, held = Parser.read(parsers, target.captures), PendingChunk.read(held, target.captures)
     fragments = Fragment.read(fragments, target.captures)
     put_bytes(_ranges(fragments, held), retained, target.buffer, framing.compiled)
     fragments[:, Fragment.SLOT] = np.repeat(np.repeat(target.slots, 2), payload_lengths)
-    held[:, Held.SLOT] = np.repeat(np.repeat(target.slots, 2), queue_lengths)
+    held[:, PendingChunk.SLOT] = np.repeat(np.repeat(target.slots, 2), queue_lengths)
     for pool, count in ((framing.fragments, len(fragments)), (framing.held, len(held))):
         pool.reserve(count)
     chains, queues = framing.fragments, framing.held
     _, *ends = put_chains(chains.rows, chains.free, fragments, payload_lengths, Fragment.NEXT)
     parsers[:, Parser.CHAIN], parsers[:, Parser.CHAIN_END] = ends
-    _, *ends = put_chains(queues.rows, queues.free, held, queue_lengths, Held.NEXT)
+    _, *ends = put_chains(queues.rows, queues.free, held, queue_lengths, PendingChunk.NEXT)
     parsers[:, Parser.QUEUE], parsers[:, Parser.QUEUE_END] = ends
     rows = both(target.slots)
     framing.parsers[rows] = parsers

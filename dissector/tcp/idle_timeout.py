@@ -6,9 +6,9 @@ end. When the packets of others show that this has come, it does so earlier, and
 """
 
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.buffered import buffered
+from amqpscope.dissector.tcp.emit_in_order import flush_held
 from amqpscope.dissector.tcp.endings import LINGER_SEGMENTS, sent
-from amqpscope.dissector.tcp.order import flush_held
+from amqpscope.dissector.tcp.reorder_queue import buffered
 from amqpscope.dissector.tcp.slots import LINGER_NS
 from amqpscope.dissector.tcp.state import READ, Conn, Control, Count, Facts, Flows, Queue, Results
 from amqpscope.dissector.tcp.vantage import last_elsewhere

@@ -1,6 +1,6 @@
 """The walk over stream chunks: chunks of all connections to frames, and chunks that are held back during a search.
 
-The kernels in the first part are templates: a protocol lays its own under their names (`laid_over`), and the walk is
+The kernels in the first part are templates: a protocol lays its own under their names (`build_parser`), and the walk is
 compiled for it as if it had been written for it alone.
 """
 
@@ -10,14 +10,13 @@ from typing import Any
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
-from amqpscope.dissector.protocols import resync, roles
+from amqpscope.dissector.protocols import client_side, resync
 from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, report_further_gap, skip
 from amqpscope.dissector.protocols.candidates import Own
-from amqpscope.dissector.protocols.doubt import refute
-from amqpscope.dissector.protocols.holding import hold, release_first
+from amqpscope.dissector.protocols.client_side import find_client
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
+from amqpscope.dissector.protocols.pending_chunks import hold, release_first
 from amqpscope.dissector.protocols.resync import DECIDED, NO_ROOM, WAIT, search
-from amqpscope.dissector.protocols.roles import find_client
 from amqpscope.dissector.protocols.state import (
     END,
     HEAD,
@@ -25,10 +24,11 @@ from amqpscope.dissector.protocols.state import (
     PAYLOAD,
     SEARCH,
     Cursor,
-    Held,
     Parser,
-    Walk,
+    ParserState,
+    PendingChunk,
 )
+from amqpscope.dissector.protocols.suspect_length import reject_length
 from amqpscope.dissector.tcp.state import Chunk
 
 END_BYTES = 0
@@ -44,7 +44,7 @@ def head_bytes(byte: int) -> int:
 
 
 @kernel
-def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def take_whole(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that begins here if it lies whole in the chunk, without a note in its direction.
 
     Returns: its bytes; 0 when it is not whole, or nothing for haste.
@@ -53,25 +53,25 @@ def take_whole(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
 
 
 @kernel
-def begin_payload(walk: Walk, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
+def begin_payload(walk: ParserState, chunks: Array, i: int, row: int, head: Array, p: int, own: Own) -> None:
     """Read a complete head, in `head` at p: note type, channel and size of the frame, or desynchronise."""
     raise NotImplementedError
 
 
 @kernel
-def pass_payload(walk: Walk, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
+def pass_payload(walk: ParserState, chunks: Array, i: int, row: int, offset: int, length: int, own: Own) -> None:
     """Take bytes of a payload that does not lie whole in one chunk; offset -1: they lie in a gap."""
     keep_payload(walk, chunks, i, row, offset, length, 0)
 
 
 @kernel
-def take_end(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+def take_end(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Look at the bytes after a payload, and finish the frame; False when all of it was given back to the search."""
     return True
 
 
 @kernel
-def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
+def may_be_over(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> bool:
     """Return whether a frame with nothing after its payload may end before byte `at` of the chunk.
 
     If not, all of it is given back to the search. Asked of all frames where a gap begins in the payload, and where the
@@ -81,13 +81,13 @@ def may_be_over(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) 
 
 
 @kernel
-def check_length(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
+def check_length(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> None:
     """Look at a complete head, whose payload begins at byte `at`; desynchronise if no frame can end there."""
     return
 
 
 @kernel
-def finish_frame(walk: Walk, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
+def finish_frame(walk: ParserState, chunks: Array, i: int, row: int, offset: int, own: Own) -> None:
     """Write the row of the current frame; offset is where its payload lies, -1 when it is in fragments."""
     parsers = walk.parsers
     at, length = payload(walk, row, offset)
@@ -102,18 +102,18 @@ def begins_connection(data: Array, p: int, end: int) -> bool:
 
 
 @kernel
-def desynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def desynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Note that the next boundary is unknown."""
     return
 
 
 @kernel
-def resynchronised(walk: Walk, chunks: Array, i: int, row: int, own: Own) -> None:
+def resynchronised(walk: ParserState, chunks: Array, i: int, row: int, own: Own) -> None:
     """Begin a frame after skipped bytes."""
     return
 
 
-def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., None]:
+def build_parser(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., None]:
     """Return the walk over chunks of a protocol.
 
     Args:
@@ -121,8 +121,8 @@ def laid_over(search_kernels: dict[str, Any], **kernels: Any) -> Callable[..., N
         kernels: those of this module.
     """
     walk_own = specialize(walk_chunk, **kernels, **_parts(kernels))
-    found = resync.laid_over(**search_kernels)
-    client = roles.laid_over(search=found, **search_kernels)
+    found = resync.build_search(**search_kernels)
+    client = client_side.build_kernels(search=found, **search_kernels)
     return specialize(
         walk_chunks,
         walk_chunk=walk_own,
@@ -146,7 +146,7 @@ def _parts(kernels: dict[str, Any]) -> dict[str, Any]:
 
 
 @kernel
-def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
+def walk_chunk(walk: ParserState, chunks: Array, i: int, at: int, own: Own) -> int:
     """Walk a chunk from byte `at` on.
 
     Returns the number of bytes processed: all, or fewer where a search must go before; the complement of that
@@ -186,7 +186,7 @@ def walk_chunk(walk: Walk, chunks: Array, i: int, at: int, own: Own) -> int:
 
 
 @kernel
-def is_full(walk: Walk, row: int, arena: int) -> bool:
+def is_full(walk: ParserState, row: int, arena: int) -> bool:
     """Return whether there may be too little room for what the next bytes bring."""
     cursor = walk.cursor
     return bool(
@@ -210,7 +210,7 @@ def is_complete(parsers: Array, row: int) -> bool:
 
 
 @kernel
-def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def take_head(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take a frame that lies whole in the chunk, as most do, else bytes of its head; returns their number."""
     parsers, data, heads = walk.parsers, walk.data, walk.heads
     p = chunks[Chunk.OFFSET, i] + at
@@ -242,7 +242,7 @@ def take_head(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 
 
 @kernel
-def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def take_payload(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take bytes of a payload, or of a gap in it; returns their number."""
     parsers = walk.parsers
     size = parsers[row, Parser.SIZE]
@@ -258,7 +258,7 @@ def take_payload(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own)
 
 
 @kernel
-def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def cross_gap(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Take bytes of a gap; returns their number. The length of a payload is known, so the walk goes on after it."""
     parsers = walk.parsers
     state = parsers[row, Parser.STATE]
@@ -273,7 +273,7 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
     if state == HEAD:
         lose_head(walk, chunks, i, at, row)
         desynchronised(walk, chunks, i, row, own)
-    elif refute(walk, chunks, i, row, OVERHEAD):
+    elif reject_length(walk, chunks, i, row, OVERHEAD):
         desynchronised(walk, chunks, i, row, own)
     elif parsers[row, Parser.STATE] != SEARCH:
         return 0
@@ -284,7 +284,7 @@ def cross_gap(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) ->
 
 
 @kernel
-def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
+def skip_bytes(walk: ParserState, chunks: Array, i: int, at: int, row: int, own: Own) -> int:
     """Skip bytes in a search; returns their number, -1 where nothing is known of them yet."""
     parsers = walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
@@ -293,7 +293,7 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
         parsers[row, Parser.FOUND] = 1
     if parsers[row, Parser.UNTIL] < 0:
         return -1
-    if refute(walk, chunks, i, row, OVERHEAD):
+    if reject_length(walk, chunks, i, row, OVERHEAD):
         desynchronised(walk, chunks, i, row, own)
     take = skip(walk, chunks, i, at, row)
     if parsers[row, Parser.STATE] == HEAD:
@@ -305,7 +305,7 @@ def skip_bytes(walk: Walk, chunks: Array, i: int, at: int, row: int, own: Own) -
 
 
 @kernel
-def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
+def walk_chunks(walk: ParserState, chunks: Array, own: Own) -> None:
     """Walk from the cursor on until the chunks, or the room for results, end. One without bytes ends all waiting."""
     cursor, parsers = walk.cursor, walk.parsers
     i = cursor[Cursor.CHUNK]
@@ -356,7 +356,7 @@ def walk_chunks(walk: Walk, chunks: Array, own: Own) -> None:
 
 
 @kernel
-def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool:
+def look_at_ends(walk: ParserState, chunks: Array, i: int, slot: int, own: Own) -> bool:
     """Look at the unfinished payloads of a connection that is over; return False when there is no room yet."""
     parsers = walk.parsers
     for row in (2 * slot, 2 * slot + 1):
@@ -367,16 +367,16 @@ def look_at_ends(walk: Walk, chunks: Array, i: int, slot: int, own: Own) -> bool
     return True
 
 
-def replay(walk: Walk, slot: int, own: Own) -> int:
+def replay(walk: ParserState, slot: int, own: Own) -> int:
     """Walk the chunks that a connection holds back, until a search must wait for more; 0 when there is no room."""
     parsers, held, chunk = walk.parsers, walk.held, walk.chunk
     queue = 2 * slot
     while parsers[queue, Parser.QUEUE] >= 0:
         h = parsers[queue, Parser.QUEUE]
-        row = queue + held[h, Held.SIDE]
+        row = queue + held[h, PendingChunk.SIDE]
         is_searching = parsers[row, Parser.STATE] == SEARCH
         found = DECIDED
-        if is_searching and parsers[row, Parser.UNTIL] < 0 and held[h, Held.OFFSET] >= 0:
+        if is_searching and parsers[row, Parser.UNTIL] < 0 and held[h, PendingChunk.OFFSET] >= 0:
             found = search(walk, row, own)
         if found == DECIDED and is_searching and parsers[row, Parser.UNTIL] >= 0 and parsers[row, Parser.FOUND] == 1:
             found = find_client(walk, row, own)
@@ -391,7 +391,7 @@ def replay(walk: Walk, slot: int, own: Own) -> int:
             parsers[queue, Parser.TAKEN] = -1 - at
             return 0
         parsers[queue, Parser.TAKEN] = at
-        if at == held[h, Held.LENGTH]:
+        if at == held[h, PendingChunk.LENGTH]:
             release_first(walk, queue)
     parsers[queue, Parser.OVER] = 0
     return 1

@@ -69,8 +69,8 @@ from amqpscope.dissector.fields.value_text import TRUE as TRUE_WORD
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import call, i64, kernel, proven
-from amqpscope.dissector.protocols.amqp10.state import Constructors
-from amqpscope.spec import amqp10
+from amqpscope.dissector.protocols.amqp100.state import Constructors
+from amqpscope.spec import amqp100
 
 DEPTH = 64
 """Levels of maps, lists, arrays and described values, the outermost map included."""
@@ -101,7 +101,7 @@ def _constructors() -> Constructors:
     for high, width in enumerate((0, 1, 2, 4, 8, 16, *(SIZED + 1, SIZED + 4) * 3), 4):
         widths[high << 4 : (high + 1) << 4] = width
     kinds = np.zeros(256, np.int64)
-    for code, kind in amqp10.load().constructors.items():
+    for code, kind in amqp100.load().constructors.items():
         kinds[code] = NAMES.index(kind)
     return Constructors(kinds, widths)
 

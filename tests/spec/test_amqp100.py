@@ -1,18 +1,18 @@
 """AMQP 1.0 as data: what the standard has, and that there is a column for all of it."""
 
 from amqpscope import spec
-from amqpscope.spec import amqp10, describe
+from amqpscope.spec import amqp100, describe
 
 
 def test_every_constructor_of_the_standard_once() -> None:
     codes = """
         40 56 41 42 50 60 70 52 43 80 53 44 51 61 71 54 81 55 72 82 74 84 94 73 83 98 a0 b0 a1 b1 a3 b3 45 c0 d0 c1 d1
         e0 f0"""
-    assert sorted(amqp10.load().constructors) == sorted(int(code, 16) for code in codes.split())
+    assert sorted(amqp100.load().constructors) == sorted(int(code, 16) for code in codes.split())
 
 
 def test_sections_and_their_columns() -> None:
-    sections = amqp10.load().sections
+    sections = amqp100.load().sections
     assert [section.code for section in sections] == list(range(0x70, 0x79))
     assert [len(section.fields) for section in sections] == [5, 0, 0, 13, 0, 0, 0, 0, 0]
     columns = {column.name for column in spec.tables()["messages"].columns}
@@ -23,7 +23,7 @@ def test_sections_and_their_columns() -> None:
 
 
 def test_performatives() -> None:
-    names = amqp10.load().performatives
+    names = amqp100.load().performatives
     assert sorted(names[0]) == list(range(0x10, 0x19))
     assert sorted(names[1]) == list(range(0x40, 0x45))
 

@@ -17,7 +17,7 @@ from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Stages
 from amqpscope.dissector.tables.connections import Connections
-from amqpscope.dissector.tcp import moving
+from amqpscope.dissector.tcp import transfer
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import Facts
@@ -54,13 +54,13 @@ def take_connections(parts: Parts, slots: Ints, data: Bytes) -> dict[str, Any]:
         "connections": parts.connections.take_out(slots),
         "gaps": parts.gaps.take_out(slots),
         "accounting": parts.accounting.take_out(slots),
-        "tcp": moving.take_out(parts.tcp, slots, data),
+        "tcp": transfer.take_out(parts.tcp, slots, data),
     }
 
 
 def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer: Buffer) -> None:
     """Put connections back. `captures` has for each index of a capture there what it is here."""
-    slots = moving.put_back(parts.tcp, state["tcp"], captures, buffer)
+    slots = transfer.put_back(parts.tcp, state["tcp"], captures, buffer)
     facts = parts.tcp.flows.facts
     spoken = facts[slots, Facts.PROTOCOL]
     target = Target(slots, len(facts), captures, buffer)

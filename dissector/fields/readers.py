@@ -2,7 +2,7 @@
 
 from amqpscope.dissector.fields.columns import BOOLS, ENTRIES, INT32S
 from amqpscope.dissector.fields.lists import COUNT, list_end
-from amqpscope.dissector.fields.ops import FIXED, NULLABLE, SELECT, SIGNED, SIZE, SIZED_PACKING, TABLE, VALUE
+from amqpscope.dissector.fields.opcodes import FIXED, NULLABLE, SELECT, SIGNED, SIZE, SIZED_PACKING, TABLE, VALUE
 from amqpscope.dissector.fields.problems import FIELD_OVERRUN, FLAGS_UNKNOWN, INTEGER_TOO_LARGE
 from amqpscope.dissector.fields.state import Decoding, Entry, Op, Problem, Record, Tally, Target
 from amqpscope.dissector.kernels.arrays import Array

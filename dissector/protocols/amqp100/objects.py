@@ -1,12 +1,12 @@
 """Values of AMQP 1.0 (part 1, section 1.6) as Python objects, for the few that handshakes hold.
 
-The module `amqpscope.dissector.protocols.amqp10.values` writes the values of many messages to columns; here every value
+The module `protocols.amqp100.values` writes the values of many messages to columns; here every value
 is an object of its own.
 """
 
 from typing import Any
 
-from amqpscope.spec import amqp10
+from amqpscope.spec import amqp100
 
 DEEPEST = 8
 """Values within values that are read."""
@@ -39,7 +39,7 @@ def value(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
 
 def _of(code: int, data: bytes, at: int, depth: int) -> tuple[Any, int]:
     """Return the value of a constructor whose bytes begin here."""
-    kind = amqp10.load().constructors.get(code)
+    kind = amqp100.load().constructors.get(code)
     if kind is None:
         raise MalformedError
     width = WIDTHS.get(code >> 4)

@@ -4,7 +4,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.kernels.words import copy_bytes
-from amqpscope.dissector.protocols.state import Cursor, Held, Parser, Trial, Walk
+from amqpscope.dissector.protocols.state import Cursor, Parser, ParserState, PendingChunk, Trial
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 FULL, FULL_LOOPBACK = 1_200, 32_000
@@ -14,7 +14,7 @@ SHORT = 512
 
 
 @kernel
-def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
+def hold(walk: ParserState, chunks: Array, i: int, at: int) -> None:
     """Put a chunk after those of its connection that are held back; `at` of its bytes are processed."""
     parsers, held = walk.parsers, walk.held
     queue = 2 * chunks[Chunk.SLOT, i]
@@ -22,10 +22,10 @@ def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
     h = take_row(walk.free_held)
     for k in range(Chunk.WIDTH):
         held[h, k] = chunks[k, i]
-    held[h, Held.USED] = 1
+    held[h, PendingChunk.USED] = 1
     if parsers[queue, Parser.QUEUE] < 0:
         parsers[queue, Parser.TAKEN] = at
-    append_row(held, h, Held.NEXT, parsers, queue, Parser.QUEUE, Parser.QUEUE_END)
+    append_row(held, h, PendingChunk.NEXT, parsers, queue, Parser.QUEUE, Parser.QUEUE_END)
     parsers[queue, Parser.QUEUED] += 1
     if chunks[Chunk.OFFSET, i] >= 0:
         parsers[row, Parser.BYTES] += chunks[Chunk.LENGTH, i]
@@ -36,40 +36,40 @@ def hold(walk: Walk, chunks: Array, i: int, at: int) -> None:
 
 
 @kernel
-def release_first(walk: Walk, queue: int) -> None:
+def release_first(walk: ParserState, queue: int) -> None:
     """Give back the first chunk that is held back."""
     parsers, held = walk.parsers, walk.held
     h = parsers[queue, Parser.QUEUE]
-    row = queue + held[h, Held.SIDE]
-    if held[h, Held.OFFSET] >= 0:
-        parsers[row, Parser.BYTES] -= held[h, Held.LENGTH]
-        walk.cursor[Cursor.HELD] -= held[h, Held.LENGTH]
+    row = queue + held[h, PendingChunk.SIDE]
+    if held[h, PendingChunk.OFFSET] >= 0:
+        parsers[row, Parser.BYTES] -= held[h, PendingChunk.LENGTH]
+        walk.cursor[Cursor.HELD] -= held[h, PendingChunk.LENGTH]
     else:
         parsers[row, Parser.GAPS] -= 1
-    parsers[queue, Parser.QUEUE] = held[h, Held.NEXT]
+    parsers[queue, Parser.QUEUE] = held[h, PendingChunk.NEXT]
     parsers[queue, Parser.QUEUED] -= 1
     parsers[queue, Parser.TAKEN] = 0
-    held[h, Held.USED] = 0
+    held[h, PendingChunk.USED] = 0
     give_row(walk.free_held, h)
 
 
 @kernel
-def first_held(walk: Walk, row: int) -> int:
+def first_held(walk: ParserState, row: int) -> int:
     """Return the first chunk of a direction that its connection holds back; -1: there is none."""
     h: int = walk.parsers[row // 2 * 2, Parser.QUEUE]
-    while h >= 0 and walk.held[h, Held.SIDE] != row & 1:
-        h = walk.held[h, Held.NEXT]
+    while h >= 0 and walk.held[h, PendingChunk.SIDE] != row & 1:
+        h = walk.held[h, PendingChunk.NEXT]
     return h
 
 
 @kernel
-def processed(walk: Walk, queue: int, h: int) -> int:
+def processed(walk: ParserState, queue: int, h: int) -> int:
     """Return how many bytes of a chunk that is held back are processed."""
     return walk.parsers[queue, Parser.TAKEN] if h == walk.parsers[queue, Parser.QUEUE] else 0
 
 
 @kernel
-def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
+def gather(walk: ParserState, row: int, window: int) -> tuple[int, int, bool, bool]:
     """Copy what a direction holds back to the arena, up to its first gap, and note where segments begin.
 
     Returns: bytes; beginnings of segments; whether a gap follows; whether the snap length made it.
@@ -85,22 +85,22 @@ def gather(walk: Walk, row: int, window: int) -> tuple[int, int, bool, bool]:
     longest = 0
     h = parsers[queue, Parser.QUEUE]
     while h >= 0 and n < window:
-        if held[h, Held.SIDE] == row & 1:
-            if held[h, Held.OFFSET] < 0:
+        if held[h, PendingChunk.SIDE] == row & 1:
+            if held[h, PendingChunk.OFFSET] < 0:
                 ended = True
-                snapped = held[h, Held.FIRST_PACKET] == packet
+                snapped = held[h, PendingChunk.FIRST_PACKET] == packet
                 break
-            packet = held[h, Held.FIRST_PACKET]
+            packet = held[h, PendingChunk.FIRST_PACKET]
             begin = processed(walk, queue, h)
             if begin == 0:
                 edges[count] = n
                 count += 1
-            longest = max(longest, held[h, Held.LENGTH])
-            take = min(held[h, Held.LENGTH] - begin, window - n)
-            start = held[h, Held.OFFSET] + begin
+            longest = max(longest, held[h, PendingChunk.LENGTH])
+            take = min(held[h, PendingChunk.LENGTH] - begin, window - n)
+            start = held[h, PendingChunk.OFFSET] + begin
             copy_bytes(data, start, data, base + n, take)  # callers have made room for the window
             n += take
-        h = held[h, Held.NEXT]
+        h = held[h, PendingChunk.NEXT]
     for k in range(8):  # kernels may look a little beyond
         data[base + n + k] = 0
     edges[count] = n

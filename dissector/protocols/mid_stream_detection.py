@@ -1,7 +1,7 @@
 """How a protocol is recognised in the middle of connections: by frames that follow each other.
 
 The kernels `plausible`, `may_begin` and `may_be_long` are templates, as are the constants: a protocol lays its own
-under their names (`laid_over`).
+under their names (`build_kernels`).
 """
 
 from collections.abc import Callable
@@ -95,7 +95,7 @@ class Kernels(NamedTuple):
     long_frame: Callable[..., int]
 
 
-def laid_over(**own: Any) -> Kernels:
+def build_kernels(**own: Any) -> Kernels:
     """Return the kernels for a protocol, with its kernels and constants."""
     return Kernels(
         specialize(looks_like_frames, **own), specialize(frame_follows, **own), specialize(long_frame, **own)
@@ -107,7 +107,7 @@ class LongFramesRecogniser:
 
     Args:
         compiled: run kernels compiled.
-        kernels: as `laid_over` returns them.
+        kernels: as `build_kernels` returns them.
         known: what they need of the protocol.
         head_bytes: bytes of a frame's head.
     """

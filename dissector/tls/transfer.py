@@ -14,12 +14,12 @@ from amqpscope.dissector.tls.records import At, Gap, Lost, Record
 from amqpscope.dissector.tls.session import Session
 
 STATE = Coding(At, ClientHello, ServerHello, Record, Lost, Gap, Found, Opened, Master)
-SESSION = ("_earlier", "_known", "held", "hoping", "waiting")
+SESSION = ("_earlier", "_known", "held", "awaits_secrets", "waiting")
 HANDSHAKE = ("chosen", "hello", "retried")
 DIRECTION = (
     "changed", "counted", "finished", "found", "message", "missed", "passing", "read", "has_sent", "sealed",
 )  # fmt: skip
-WALK = ("at", "blind", "doubted", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
+WALK = ("at", "skips_bodies", "doubted", "gap", "likely", "looked", "marks", "need", "buffered", "skip")
 OPENER = ("_before", "_last", "_refused", "_tries", "worked")
 
 

@@ -1,6 +1,6 @@
 """AMQP 1.0: its handshake is judged, its performatives are counted, and that is all."""
 
-from amqpscope.dissector.protocols.amqp10.frames import Amqp10
+from amqpscope.dissector.protocols.amqp100.frames import Amqp10
 from amqpscope.dissector.protocols.registry import ProtocolPlugin
 
 PROTOCOLS = (

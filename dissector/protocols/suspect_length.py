@@ -20,9 +20,9 @@ from amqpscope.dissector.protocols.state import (
     TOO_LARGE,
     Cursor,
     Fragment,
-    Held,
     Parser,
-    Walk,
+    ParserState,
+    PendingChunk,
 )
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
@@ -43,14 +43,14 @@ def other_protocol(word: int) -> int:
 
 
 @kernel
-def agree(walk: Walk, row: int, most: int) -> None:
+def agree(walk: ParserState, row: int, most: int) -> None:
     """Note the size of the largest frame that both sides of a connection have agreed upon."""
     walk.parsers[row, Parser.MOST] = most
     walk.parsers[row ^ 1, Parser.MOST] = most
 
 
 @kernel
-def is_above(walk: Walk, row: int, size: int, usual: int) -> bool:
+def is_above(walk: ParserState, row: int, size: int, usual: int) -> bool:
     """Return whether a frame is larger than agreed upon; if nothing was, larger than is usual, and than any so far."""
     most = walk.parsers[row, Parser.MOST]
     if most == 0:
@@ -59,17 +59,17 @@ def is_above(walk: Walk, row: int, size: int, usual: int) -> bool:
 
 
 @kernel
-def doubt(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> None:
+def suspect_length(walk: ParserState, chunks: Array, i: int, row: int, overhead: int) -> None:
     """Have the search decide about the current head, whose frame has `overhead` bytes besides its payload."""
     parsers = walk.parsers
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
     if most > 0 and size + overhead > most and parsers[row, Parser.TYPE] >= 0:
         too_large(walk, chunks, i, row, size)
-    parsers[row, Parser.CLAIMED] = size + 1
+    parsers[row, Parser.SUSPECT_SIZE] = size + 1
 
 
 @kernel
-def lose_after_head(walk: Walk, row: int, is_body: bool) -> None:
+def lose_after_head(walk: ParserState, row: int, is_body: bool) -> None:
     """Search after the current head. Where it may be a body's, frames in that are none, unless its content ends it."""
     parsers = walk.parsers
     is_known = not is_body or parsers[row, Parser.REST] > 0
@@ -80,19 +80,19 @@ def lose_after_head(walk: Walk, row: int, is_body: bool) -> None:
 @kernel
 def pass_over(parsers: Array, row: int, pos: int, claimed: int) -> None:
     """Go on after the frame whose head has a type that does not exist, and a length that is right."""
-    parsers[row, Parser.CLAIMED] = 0
+    parsers[row, Parser.SUSPECT_SIZE] = 0
     parsers[row, Parser.UNTIL] = pos + claimed
     parsers[row, Parser.FOUND] = 1
 
 
 @kernel
-def too_large(walk: Walk, chunks: Array, i: int, row: int, size: int) -> None:
+def too_large(walk: ParserState, chunks: Array, i: int, row: int, size: int) -> None:
     """Report that the length in the current head is above what was agreed upon."""
     report_length(walk, chunks, i, row, TOO_LARGE, size)
 
 
 @kernel
-def report_length(walk: Walk, chunks: Array, i: int, row: int, code: int, size: int) -> None:
+def report_length(walk: ParserState, chunks: Array, i: int, row: int, code: int, size: int) -> None:
     """Report the length in the current head."""
     parsers = walk.parsers
     number = walk.facts[chunks[Chunk.SLOT, i], Facts.FRAMES]
@@ -100,31 +100,31 @@ def report_length(walk: Walk, chunks: Array, i: int, row: int, code: int, size: 
 
 
 @kernel
-def is_agreed(walk: Walk, row: int) -> bool:
+def is_agreed(walk: ParserState, row: int) -> bool:
     """Return whether the size of the current frame is one that the peers agreed upon."""
     parsers = walk.parsers
     return bool(parsers[row, Parser.SIZE] < max(parsers[row, Parser.MOST], parsers[row, Parser.LARGEST]))
 
 
 @kernel
-def believe(walk: Walk, row: int) -> None:
+def accept_length(walk: ParserState, row: int) -> None:
     """Go on with the payload of the head that was doubted."""
     parsers = walk.parsers
-    parsers[row, Parser.CLAIMED] = 0
-    parsers[row, Parser.BELIEVED] = 1
+    parsers[row, Parser.SUSPECT_SIZE] = 0
+    parsers[row, Parser.LENGTH_ACCEPTED] = 1
     parsers[row, Parser.STATE] = PAYLOAD if parsers[row, Parser.SIZE] > 0 else END
 
 
 @kernel
-def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
+def reject_length(walk: ParserState, chunks: Array, i: int, row: int, overhead: int) -> bool:
     """Return whether the doubted head is refuted, and report it; at a gap, a length that was agreed upon counts."""
     parsers = walk.parsers
-    claimed = parsers[row, Parser.CLAIMED]
+    claimed = parsers[row, Parser.SUSPECT_SIZE]
     if claimed == 0:
         return False
-    parsers[row, Parser.CLAIMED] = 0
+    parsers[row, Parser.SUSPECT_SIZE] = 0
     if claimed > 0 and parsers[row, Parser.TYPE] >= 0 and is_agreed(walk, row):
-        believe(walk, row)
+        accept_length(walk, row)
         return False
     size, most = parsers[row, Parser.SIZE], parsers[row, Parser.MOST]
     if (most == 0 or size + overhead <= most) and parsers[row, Parser.TYPE] >= 0:
@@ -133,7 +133,7 @@ def refute(walk: Walk, chunks: Array, i: int, row: int, overhead: int) -> bool:
 
 
 @kernel
-def rewind(walk: Walk, chunks: Array, i: int, row: int) -> bool:
+def rewind(walk: ParserState, chunks: Array, i: int, row: int) -> bool:
     """Hold back what came of the current payload before this chunk, for the search; False where there is no room."""
     parsers, fragments, held = walk.parsers, walk.fragments, walk.held
     first = fragment = parsers[row, Parser.CHAIN]
@@ -150,17 +150,17 @@ def rewind(walk: Walk, chunks: Array, i: int, row: int) -> bool:
         h = take_row(walk.free_held)
         for k in range(Chunk.WIDTH):
             held[h, k] = fragments[fragment, k]
-        held[h, Held.USED] = 1
-        held[h, Held.NEXT] = parsers[queue, Parser.QUEUE] if before < 0 else held[before, Held.NEXT]
+        held[h, PendingChunk.USED] = 1
+        held[h, PendingChunk.NEXT] = parsers[queue, Parser.QUEUE] if before < 0 else held[before, PendingChunk.NEXT]
         if before < 0:
             parsers[queue, Parser.QUEUE] = h
         else:
-            held[before, Held.NEXT] = h
-        if held[h, Held.NEXT] < 0:
+            held[before, PendingChunk.NEXT] = h
+        if held[h, PendingChunk.NEXT] < 0:
             parsers[queue, Parser.QUEUE_END] = h
         before = h
-        parsers[row, Parser.BYTES] += held[h, Held.LENGTH]
-        walk.cursor[Cursor.HELD] += held[h, Held.LENGTH]
+        parsers[row, Parser.BYTES] += held[h, PendingChunk.LENGTH]
+        walk.cursor[Cursor.HELD] += held[h, PendingChunk.LENGTH]
         fragment = fragments[fragment, Fragment.NEXT]
     parsers[queue, Parser.QUEUED] += count
     parsers[queue, Parser.TAKEN] = 0

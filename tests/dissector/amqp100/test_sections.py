@@ -8,10 +8,10 @@ import pytest
 import xxhash
 
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
-from amqpscope.dissector.protocols.amqp10 import sections
-from amqpscope.dissector.protocols.amqp10.section_walk import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
-from amqpscope.spec import amqp10
-from tests.dissector.amqp10 import wire as w
+from amqpscope.dissector.protocols.amqp100 import sections
+from amqpscope.dissector.protocols.amqp100.section_walk import BROKEN, DATA, NOTHING, RAW, SEQUENCE, VALUE
+from amqpscope.spec import amqp100
+from tests.dissector.amqp100 import wire as w
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 PROPERTIES = w.section(
@@ -78,8 +78,8 @@ def test_all_sections_in_any_order(compiled: bool, seed: int) -> None:
 
 
 def test_every_column_of_the_specification_is_read() -> None:
-    columns = {f.column for s in amqp10.load().sections for f in s.fields} | {
-        s.column for s in amqp10.load().sections if s.column
+    columns = {f.column for s in amqp100.load().sections for f in s.fields} | {
+        s.column for s in amqp100.load().sections if s.column
     }
     assert columns <= set(SECTIONS)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
-from amqpscope.dissector.protocols.amqp10 import values
-from tests.dissector.amqp10 import wire as w
+from amqpscope.dissector.protocols.amqp100 import values
+from tests.dissector.amqp100 import wire as w
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 CASES: dict[str, tuple[bytes, Any]] = {

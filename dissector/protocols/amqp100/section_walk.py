@@ -6,8 +6,8 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_bytes, hash_end, hash_feed
 from amqpscope.dissector.kernels.integers import unsigned
 from amqpscope.dissector.kernels.kernel import i64, kernel, proven
-from amqpscope.dissector.protocols.amqp10.state import Body, Messages, Place, Section
-from amqpscope.dissector.protocols.amqp10.values import (
+from amqpscope.dissector.protocols.amqp100.state import Body, Messages, Place, Section
+from amqpscope.dissector.protocols.amqp100.values import (
     BINARY,
     BOOLEAN,
     FALSE,
@@ -23,7 +23,7 @@ from amqpscope.dissector.protocols.amqp10.values import (
     items,
     value_end,
 )
-from amqpscope.dissector.protocols.amqp10.values import TEXT as TEXTUAL
+from amqpscope.dissector.protocols.amqp100.values import TEXT as TEXTUAL
 
 KINDS = ("raw", "data", "amqp-sequence", "amqp-value", "none")
 RAW, DATA, SEQUENCE, VALUE, NOTHING = range(len(KINDS))

@@ -14,8 +14,8 @@ from amqpscope.dissector.handshakes.record import ConnectionRecord
 from amqpscope.dissector.handshakes.verdict import Judge
 from amqpscope.dissector.kernels.accounting import MemoryAccounting
 from amqpscope.dissector.kernels.retained import Buffer
-from amqpscope.dissector.protocols.amqp10.handshake import KEPT, Amqp10Handshakes
-from amqpscope.dissector.protocols.amqp10.objects import MalformedError, value
+from amqpscope.dissector.protocols.amqp100.handshake import KEPT, Amqp10Handshakes
+from amqpscope.dissector.protocols.amqp100.objects import MalformedError, value
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.spec import handshakes as spec_handshakes
