@@ -61,10 +61,10 @@ def parts(tables: Tables) -> list[Figure | Grid | Single]:
             kinds.setdefault(cause.code, (cause, group))
         made += [_grid(groups, listing), _meanings(list(kinds.values()))]
         failed = [kind for kind in kinds.values() if kind[0].severity == "error"]
-        for place, (cause, group) in enumerate(failed[:LADDERS]):
+        for cause, group in failed[:LADDERS]:
             steps = ladder.steps(group.first)
             if steps:
-                made += [ladders.figure(place, cause, group.first, steps), ladders.in_words(group.first, steps)]
+                made.append(ladders.grid(cause, group.first, steps))
     if listing.notes:
         made.append(_notes(listing))
     return made
