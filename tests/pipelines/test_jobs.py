@@ -18,6 +18,7 @@ from amqpscope.pipelines import jobs
 from amqpscope.pipelines.relations.compute import NAMES as RELATIONS
 from amqpscope.pipelines.relations.texts import SOURCES
 from tests.dissector.recordings import ours
+from tests.pipelines.analyzed import statistics
 from tests.pipelines.walks import sessions010
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -51,7 +52,7 @@ RECORDED = (
 def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
     tables = ours(path)
-    whole = amqpscope.analyze(path)
+    whole = statistics(capture)
     assert set(whole) == {*jobs.__all__, *RELATIONS, "captures"} - {"relation"}
     for name in RELATIONS:
         assert rows(jobs.relation(name, **{each: whole[each] for each in SOURCES})) == rows(whole[name]), name
