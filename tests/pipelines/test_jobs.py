@@ -127,5 +127,7 @@ def test_the_package_is_light_and_complete() -> None:
         == {"read", *jobs.__all__}
         == set(dir(pipelines)) - {name for name in dir(pipelines) if name.startswith("__")}
     )
+    folders = {path.stem for path in Path(pipelines.__file__).parent.iterdir()}
+    assert not folders & {*pipelines.__all__}, "an imported module would hide the function"
     with pytest.raises(AttributeError, match="no attribute 'confirm'"):
         _ = pipelines.confirm  # type: ignore[attr-defined]
