@@ -191,7 +191,6 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
         ("files truncated", data.sums["truncated"], units.count),
         ("partial messages", _counted(tables, "messages", "is_partial"), units.count),
         ("publishes of uncertain number", _counted(tables, "messages", "publish_seq_unsure"), units.count),
-        ("confirms by inferred number", _counted(tables, "confirms", "numbered_by", "inferred"), units.count),
         ("anomalies", data.rows["anomalies"], units.count),
     ]
     return [

@@ -44,15 +44,15 @@ def test_no_answer_in_sessions_that_was_not_there(tmp_path):
         assert counts["right"] > 0.8 * counts["found"] > 0
 
 
-def test_a_number_that_is_inferred_blames_nobody():
+def test_a_publish_of_unknown_number_blames_nobody():
     """A recording in which the broker leaves publishes unanswered, without its first confirm.select."""
     recording = Recording.of(FOLDER / "never_confirmed.pcap")
     frames = recording.tables["amqp091_frames"].to_pylist()
     select = next(row for row in frames if row["method"] == "confirm.select")
     tables = recording.dissect([p for p in recording.capture.packets if p.interface != select["packet"]])
     found = confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections", "anomalies"))).to_pylist()
-    unanswered = [row["ended_by"] for row in found if row["numbered_by"] == "inferred" and row["outcome"] == "none"]
-    assert set(unanswered) == {"gap"}
+    unknown = [(row["publish_seq"], row["outcome"], row["ended_by"]) for row in found if row["numbered_by"] is None]
+    assert set(unknown) == {(None, "none", "gap")}
 
 
 def test_a_message_whose_last_packet_may_be_missing_has_no_time():
