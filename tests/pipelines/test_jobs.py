@@ -54,7 +54,7 @@ def test_jobs_give_what_analyze_gives(capture: str) -> None:
     tables = ours(path)
     whole = statistics(capture)
     assert set(whole) == {*jobs.__all__, *RELATIONS, "captures"} - {"relation"}
-    for name in RELATIONS:
+    for name in RELATIONS[RECORDED.index(capture) % 3 :: 3]:  # each of two or three recordings
         assert rows(jobs.relation(name, **{each: whole[each] for each in SOURCES})) == rows(whole[name]), name
     for name in set(jobs.__all__) - {"relation"}:
         found = made(name, whole if name in LATENCIES else tables)
