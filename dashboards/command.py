@@ -1,4 +1,4 @@
-"""The commands `amqpscope summary`, `messages`, `report`, `plot` and `annotate`."""
+"""The commands `amqpscope summary`, `messages`, `report` and `plot`."""
 
 from __future__ import annotations
 
@@ -141,88 +141,6 @@ class Plot:
         return status
 
 
-class Annotate:
-    """`amqpscope annotate CAPTURE -o OUT.pcapng`: the capture with comments on its packets."""
-
-    name = "annotate"
-    help = "copy a capture with findings, verdicts and answers as packet comments, for Wireshark"
-    requires: tuple[str, ...] = ()
-    extra: str | None = None
-    examples = (
-        ("annotate trouble.pcap -o told.pcapng", 'then filter in Wireshark by frame.comment contains "amqpscope"'),
-        (
-            "annotate trouble.pcap --lua told.lua",
-            "the findings for the capture as it is: wireshark -X lua_script:told.lua",
-        ),
-    )
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
-
-        arguments.add_common(parser, what=("CAPTURE", "one capture: a file, which is read twice"))
-        parser.add_argument("-o", "--output", metavar="OUT.pcapng", type=Path, help="capture to write")
-        parser.add_argument("--lua", metavar="FILE", type=Path, help="write findings as a script for Wireshark")
-        parser.add_argument(
-            "--profile", metavar="DIR", type=Path, help="write a profile for Wireshark: colours, a column"
-        )
-
-    def run(self, arguments: argparse.Namespace) -> int:
-        """Write what is asked for.
-
-        Raises:
-            Error: the capture cannot be read, or is a pipe; or a file is there, or cannot be written.
-        """
-        from amqpscope.dashboards import annotate  # noqa: PLC0415
-        from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
-        from amqpscope.dissector.formatting import counted  # noqa: PLC0415
-        from amqpscope.errors import Error  # noqa: PLC0415
-
-        capture = _one_file(arguments.captures)
-        wanted = [path for path in (arguments.output, arguments.lua, arguments.profile) if path is not None]
-        if not wanted:
-            raise Error("nothing to write: give -o OUT.pcapng, --lua FILE or --profile DIR")
-        for path in wanted:
-            if path.exists():
-                raise Error(f"{path} is there already; name another file, or remove it")
-            if not path.absolute().parent.is_dir():
-                raise Error(f"no such folder: {path.parent}")
-        with _analyzed(arguments) as (folder, status):
-            tables = Tables(None, folder)
-            if arguments.output:
-                copied = annotate.write(tables, capture, capture.name, arguments.output)
-                told = f"{counted(copied.comments, 'comment')} on {counted(copied.packets, 'packet')}"
-                sys.stderr.write(f"{arguments.output}: {told}; packets keep all that they hold, passwords too\n")
-                if copied.without_room:
-                    left = counted(copied.without_room, "comment")
-                    sys.stderr.write(f"amqpscope: {left} left out: simple packet blocks cannot have any\n")
-                if copied.problem:
-                    sys.stderr.write(f"amqpscope: {capture}: {copied.problem}\n")
-            if arguments.lua:
-                arguments.lua.write_text(annotate.lua(tables, capture.name), encoding="utf-8")
-            if arguments.profile:
-                annotate.write_profile(arguments.profile)
-        return status
-
-
-def _one_file(captures: list[str]) -> Path:
-    """Return the one file that is named.
-
-    Raises:
-        Error: it is something else, which cannot be read twice.
-    """
-    from amqpscope.errors import Error, MissingError  # noqa: PLC0415
-
-    if len(captures) != 1:
-        raise Error("annotate takes one capture; merge several first, as with mergecap")
-    path = Path(captures[0])
-    if captures[0] != "-" and not path.exists():
-        raise MissingError(f"no such file: {path}")
-    if captures[0] == "-" or not path.is_file():
-        raise Error(f"{captures[0]} is no file: annotate reads a capture twice, so write it to a file first")
-    return path
-
-
 class Summary:
     """`amqpscope summary CAPTURE...|DIR|STATS`: the first screen."""
 
@@ -269,7 +187,7 @@ class Summary:
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
-        with _analyzed(arguments) as (folder, status):
+        with analyzed(arguments) as (folder, status):
             data = first_screen.collect(folder, rules)
         if arguments.format == "json":
             print(json.dumps(data))
@@ -341,7 +259,7 @@ class Messages:
             arguments.message_id, arguments.routing_key, arguments.queue, arguments.exchange, arguments.slower_than,
             arguments.unanswered, arguments.count,
         )  # fmt: skip
-        with _analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
+        with analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
             if arguments.format == "json":
                 message_lines.json_lines(found, sys.stdout, arguments.tz)
             elif arguments.format == "csv":
@@ -367,7 +285,7 @@ def _code_or_severity(text: str) -> str:
 
 
 @contextmanager
-def _analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
+def analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
     """Yield a folder of statistics and the exit status; a temporary one is removed afterwards."""
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
