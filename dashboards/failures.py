@@ -68,10 +68,10 @@ def parts(tables: Tables) -> list[Figure | Grid | Single]:
         kinds = by_cause(groups, listing.handshakes)
         made += [_grid(groups, listing), _meanings(kinds)]
         failed = [kind for kind in kinds if kind[0].severity == "error"]
-        for place, (cause, (group, *_)) in enumerate(failed[:LADDERS]):
+        for cause, (group, *_) in failed[:LADDERS]:
             steps = ladder.steps(group.first)
             if steps:
-                made += [ladders.figure(place, cause, group.first, steps), ladders.in_words(group.first, steps)]
+                made.append(ladders.grid(cause, group.first, steps))
     if listing.notes:
         made.append(_notes(listing))
     return made

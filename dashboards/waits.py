@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import captured, theme, units
+from amqpscope.dashboards import captured, units
+from amqpscope.dashboards.chart import Boxes, Chart, Mark, Panel, Scale, time
 from amqpscope.dashboards.connections import endpoints
 from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, Single, missing, number, of_all
 from amqpscope.dashboards.tables import Tables, plausible
@@ -147,34 +148,31 @@ def _timed() -> pc.Expression:
     return plausible("start_ts_ns") & (pc.field("end_ts_ns").is_null() | plausible("end_ts_ns")) & _not_negative()
 
 
-def draw(ax: Any, data: Lanes) -> None:
-    """Draw one lane per cause, proven waits full and possible ones thin."""
-    width = (data.high_ns - data.low_ns) / 1e9 / STEPS
+def drawn(data: Lanes) -> Chart:
+    """Return a lane per cause, waits that are confirmed by the traffic full and suspected ones thin."""
+    width = (data.high_ns - data.low_ns) / STEPS
+    marks: list[Mark] = []
+    count = len(data.causes)
     for evidence, height, colour in (("possible", 0.26, "orange"), ("proven", 0.62, "red")):
         for row, steps in enumerate(data.filled[evidence]):
             edges = np.diff(steps.astype(np.int8), prepend=0, append=0)
             begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-            spans = [(b * width, (e - b) * width) for b, e in zip(begins, ends, strict=True)]
-            ax.broken_barh(spans, (row - height / 2, height), color=theme.INK[colour], linewidth=0)
-    ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
-    ax.set_ylim(len(data.causes) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
-    theme.time_axis(ax, data.low_ns, data.high_ns)
+            middle = np.full(len(begins), count - 0.5 - row)
+            marks.append(Boxes(begins * width, ends * width, middle - height / 2, middle + height / 2, colour))
+    up = Scale((0.0, float(count)), ticks=[(count - 0.5 - row, CAUSES[c]) for row, c in enumerate(data.causes)])
+    return Chart(time(data.low_ns, data.high_ns), [Panel(up, marks, 34 * count)])
 
 
 def figure(data: Lanes) -> Figure:
     """Return the drawing of the lanes."""
     named = ", ".join(CAUSES[c] for c in data.causes)
-    return theme.render(
-        "waits",
-        [draw],
-        data,
-        title=TITLE,
-        legend=[Key("red", EVIDENCE["proven"]), Key("orange", EVIDENCE["possible"])],
-        height=76 + 44 * len(data.causes),
-        alt=f"Timeline of flow control by cause: {named}.",
-        caption="All connections together. Thick: confirmed by the traffic; thin: suspected. An interval is drawn at "
+    return Figure(
+        TITLE,
+        drawn(data),
+        f"Timeline of flow control by cause: {named}.",
+        "All connections together. Thick: confirmed by the traffic; thin: suspected. An interval is drawn at "
         f"least {units.duration((data.high_ns - data.low_ns) / STEPS)} wide.",
+        [Key("red", EVIDENCE["proven"]), Key("orange", EVIDENCE["possible"])],
     )
 
 

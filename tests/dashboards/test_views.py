@@ -10,7 +10,6 @@ from amqpscope.dashboards import (
     captured,
     connections,
     filters,
-    findings,
     heatmap,
     percentiles,
     rpcs,
@@ -282,5 +281,5 @@ def test_no_time_is_too_strange(tmp_path: Path, low: int | None, high: int | Non
         tmp_path, "connections", [{"connection_id": 1, "first_ts_ns": low, "last_ts_ns": high, "bytes": low}]
     )
     at = Tables(tmp_path, tmp_path)
-    for view in (findings, captured, verdicts, connections, summary, heatmap, staircase, waits, slowest, rpcs):
+    for view in (captured, verdicts, connections, summary, heatmap, staircase, waits, slowest, rpcs):
         view.section(at)

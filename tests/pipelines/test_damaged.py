@@ -6,6 +6,7 @@ All recordings and ways of damage: `python -m tests.captures.damage.answers`.
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from amqpscope.pipelines import confirms
 from amqpscope.pipelines.run.preparing import timed
@@ -61,3 +62,22 @@ def test_a_message_whose_last_packet_may_be_missing_has_no_time():
     messages = arrow_table("messages", [{**row, "is_partial": True}, {**row, "is_partial": False}])
     for cut, unfinished in ((), [True, False]), (("a.pcap",), [False, False]):
         assert timed(messages, pa.array(cut, pa.string()))["unfinished"].to_pylist() == unfinished
+
+
+@pytest.mark.compiled
+def test_under_dense_loss_answers_stay_among_what_they_answer(tmp_path):
+    """Both directions lack bytes again and again: which of them came first decides what a lost answer may be of."""
+    whole = Recording.of(FOLDER / "demo.pcap")
+    mine = [p for p, s in zip(whole.capture.packets, whole.capture.segments, strict=True) if s and 51003 in s.flow[1:]]
+    consumer = Recording("one consumer", mine[:500], whole.link)
+    found = judge(analyzed(runs_of([consumer], ["bursts"], range(8, 16)), tmp_path))
+    assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []
+    assert found.counts["bursts", "settlements"]["right"] > 1000
+
+
+@pytest.mark.compiled
+def test_a_publish_that_ends_in_a_gap_blames_nobody(tmp_path):
+    """Both directions lack the end of a large message: its confirm may have come after it."""
+    recordings = [Recording.of(FOLDER / f"large_message{name}.pcap", compiled=True) for name in ("", "_small_frames")]
+    found = judge(analyzed(runs_of(recordings, ["middle missing"], range(1, 12)), tmp_path))
+    assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []
