@@ -73,3 +73,11 @@ def test_under_dense_loss_answers_stay_among_what_they_answer(tmp_path):
     found = judge(analyzed(runs_of([consumer], ["bursts"], range(8, 16)), tmp_path))
     assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []
     assert found.counts["bursts", "settlements"]["right"] > 1000
+
+
+@pytest.mark.compiled
+def test_a_publish_that_ends_in_a_gap_blames_nobody(tmp_path):
+    """Both directions lack the end of a large message: its confirm may have come after it."""
+    recordings = [Recording.of(FOLDER / f"large_message{name}.pcap", compiled=True) for name in ("", "_small_frames")]
+    found = judge(analyzed(runs_of(recordings, ["middle missing"], range(1, 12)), tmp_path))
+    assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []

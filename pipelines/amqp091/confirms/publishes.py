@@ -197,7 +197,8 @@ def publish(
     elif matched:
         extra = ENTRIES + rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)
     slots[slot, SL.ROW] = row
-    slots[slot, SL.FRAME] = events[i, EV.ORDER]
+    # What was cut off ends in a gap: an answer that lies in one right before its last frame may be its own.
+    slots[slot, SL.FRAME] = events[i, EV.ORDER] - (1 if events[i, EV.PARTIAL] == 1 else 0)
     slots[slot, SL.EXTRA] = extra
     ch.note_late(channels, account, conn, SERVER, events[i, EV.TS])
     return True
