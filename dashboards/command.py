@@ -187,7 +187,7 @@ class Summary:
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
-        with _analyzed(arguments) as (folder, status):
+        with analyzed(arguments) as (folder, status):
             data = first_screen.collect(folder, rules)
         if arguments.format == "json":
             print(json.dumps(data))
@@ -259,7 +259,7 @@ class Messages:
             arguments.message_id, arguments.routing_key, arguments.queue, arguments.exchange, arguments.slower_than,
             arguments.unanswered, arguments.count,
         )  # fmt: skip
-        with _analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
+        with analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
             if arguments.format == "json":
                 message_lines.json_lines(found, sys.stdout, arguments.tz)
             elif arguments.format == "csv":
@@ -285,7 +285,7 @@ def _code_or_severity(text: str) -> str:
 
 
 @contextmanager
-def _analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
+def analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
     """Yield a folder of statistics and the exit status; a temporary one is removed afterwards."""
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
