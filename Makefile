@@ -83,8 +83,9 @@ docs: $(BIN)/.ready  ## build the documentation site in build/site, and fail on 
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-readme: $(BIN)/.ready  ## run the commands of README as they are written
+readme: $(BIN)/.ready  ## run the commands of README as they are written, and compare what it shows of them
 	$(BIN)/python -m tools.readme
+	$(BIN)/python -m tools.screens
 
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"

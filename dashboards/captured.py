@@ -129,6 +129,21 @@ def names(tables: Tables, most: int) -> list[str]:
     return [row["capture"] for row in _files(tables)[:most] if row["capture"]]
 
 
+def sentence(tables: Tables) -> str:
+    """Return in one line what was captured, and whether anything was lost; empty where that is not known."""
+    if not tables.has("captures"):
+        return ""
+    aggregates = {"packets": ("packets", "sum"), "first": ("first_ts_ns", "min"), "last": ("last_ts_ns", "max")}
+    (row,) = tables.group("captures", [], aggregates).to_pylist() or [dict.fromkeys(aggregates)]
+    if row["first"] is None or row["last"] is None:
+        return ""
+    begin, end = units.instant(row["first"], units.SECOND), units.clock(row["last"], units.SECOND)
+    length = units.duration(row["last"] - row["first"])
+    lost = sum(r["lost"] or 0 for r in tables.group("connections", [], {"lost": ("lost_bytes", "sum")}).to_pylist())
+    gaps = f"{units.size(lost)} missing" if lost else "no gaps"
+    return f"{begin} to {end} UTC, {length}, {units.counted(row['packets'] or 0, 'packet')}, {gaps}"
+
+
 def section(tables: Tables) -> Section:
     """Return the section of what was captured."""
     page = Section("captured", "What was captured")
@@ -165,7 +180,7 @@ def _readings(data: Captured) -> list[Reading]:
 
 
 def _losses(data: Captured, tables: Tables) -> list[Reading]:
-    """Return the readings of what was lost; zeros are shown as well."""
+    """Return the readings of what was lost, and of what is not known of it; nothing is said of a zero."""
     cut = sum(r["count"] for r in data.anomalies if r["code"] == "packet-truncated")
     losses = [
         ("bytes missing (gaps)", data.lost["lost_bytes"], units.size),
@@ -176,7 +191,6 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
         ("files truncated", data.sums["truncated"], units.count),
         ("partial messages", _counted(tables, "messages", "is_partial"), units.count),
         ("publishes of uncertain number", _counted(tables, "messages", "publish_seq_unsure"), units.count),
-        ("confirms by inferred number", _counted(tables, "confirms", "numbered_by", "inferred"), units.count),
         ("anomalies", data.rows["anomalies"], units.count),
     ]
     return [
@@ -184,6 +198,7 @@ def _losses(data: Captured, tables: Tables) -> list[Reading]:
             name, _UNKNOWN.get(name, "not known") if value is None else show(value), "muted" if not value else "bad"
         )
         for name, value, show in losses
+        if value != 0
     ]
 
 

@@ -1,4 +1,4 @@
-"""The commands `amqpscope summary`, `amqpscope messages` and `amqpscope report`."""
+"""The commands `amqpscope summary`, `messages`, `report` and `plot`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Report:
 
     name = "report"
     help = "write one self-contained page: findings, pictures, tables"
-    requires = ("matplotlib", "jinja2")
+    requires = ("jinja2",)
     extra = "report"
     examples = (
         ("report trouble.pcap -o report.html", "a page about a capture"),
@@ -86,7 +86,7 @@ def _of_captures(
 
     sources, options, status = common.sources(arguments)
     captures = origin.of_captures(sources)
-    if keeps_tables:  # for a page
+    if keeps_tables and arguments.output.suffix == ".html":  # for a page
         page.check(arguments.output, captures)
     with progress.shown() as advance, common.watch(sources) as watch:
         compile_kernels(sources)
@@ -94,6 +94,51 @@ def _of_captures(
         reading = Reading(sources, options, read, watch=watch)
         tables = making.of_captures(reading, folder, captures, keeps_tables)
     return tables, captures, common.print_warnings(reading, arguments.tz) or status
+
+
+class Plot:
+    """`amqpscope plot NAME CAPTURE...|DIR|STATS -o FILE`: one picture."""
+
+    name = "plot"
+    help = "save one picture: lanes, percentiles, heat maps, staircases"
+    requires = ("matplotlib",)
+    extra = "report"
+    examples = (
+        (
+            "plot lanes trouble.pcap -o lanes.png",
+            "rates, latencies, time in queue and unacknowledged deliveries over time",
+        ),
+        ("plot percentiles stats -o latency.svg", "how long the slowest share took"),
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+
+        parser.add_argument(
+            "picture", metavar="NAME",
+            help="lanes, percentiles, confirm-heat, settlement-heat, staircase, flow-control, streams or sizes",
+        )  # fmt: skip
+        what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`, or one of each"
+        arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
+        parser.add_argument(
+            "-o", "--output", metavar="FILE", type=Path, required=True, help="picture to write: .png, .svg or .pdf"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Write the picture.
+
+        Raises:
+            Error: the input cannot be read; or there is no such picture, or nothing to draw.
+            OSError: a folder cannot be read.
+        """
+        from amqpscope.dashboards import pictures  # noqa: PLC0415
+
+        pictures.check(arguments.picture, arguments.output)
+        with _statistics(arguments) as (tables, _, status):
+            pictures.save(arguments.picture, tables, arguments.output)
+        sys.stderr.write(f"{arguments.output}\n")
+        return status
 
 
 class Summary:
@@ -142,7 +187,7 @@ class Summary:
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
-        with _analyzed(arguments) as (folder, status):
+        with analyzed(arguments) as (folder, status):
             data = first_screen.collect(folder, rules)
         if arguments.format == "json":
             print(json.dumps(data))
@@ -214,7 +259,7 @@ class Messages:
             arguments.message_id, arguments.routing_key, arguments.queue, arguments.exchange, arguments.slower_than,
             arguments.unanswered, arguments.count,
         )  # fmt: skip
-        with _analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
+        with analyzed(arguments) as (folder, status), messages.find(folder, wanted) as found:
             if arguments.format == "json":
                 message_lines.json_lines(found, sys.stdout, arguments.tz)
             elif arguments.format == "csv":
@@ -240,7 +285,7 @@ def _code_or_severity(text: str) -> str:
 
 
 @contextmanager
-def _analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
+def analyzed(arguments: argparse.Namespace) -> Iterator[tuple[Place, int]]:
     """Yield a folder of statistics and the exit status; a temporary one is removed afterwards."""
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import units
+from amqpscope.dashboards import relations, units
 from amqpscope.dashboards.section import Cell, Grid, Section, number, of_all
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.formatting import endpoint
@@ -49,9 +49,12 @@ class Endpoints:
     known: dict[int, dict[str, Any]]
 
     def name(self, connection: int | None) -> str:
-        """Return client and server, or the identifier where the connection is unknown."""
+        """Return client and server, with the client's name if it has one, or the identifier where it is unknown."""
         row = self.known.get(connection) if connection is not None else None
-        return f"{address(row, 'client')} → {address(row, 'server')}" if row else f"connection {connection}"
+        if row is None:
+            return f"connection {connection}"
+        named = f"{row['client']}, " if row.get("connection_name") and row["client"] else ""
+        return f"{named}{address(row, 'client')} → {address(row, 'server')}"
 
     def several(self, connections: Collection[int | None]) -> str:
         """Name one connection, or give the number of several."""
@@ -75,14 +78,18 @@ def address(row: dict[str, Any], side: str) -> str:
 
 
 def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
-    """Look up some connections."""
-    wanted = pa.array(sorted({i for i in ids if i is not None}), pa.int64())
+    """Look up some connections: by statistics, which have the names of clients, or by what was dissected."""
+    wanted = {i for i in ids if i is not None}
     columns = ["connection_id", "client_ip", "client_port", "server_ip", "server_port", "protocol"]
     known = {
         row["connection_id"]: row
-        for batch in tables.scan("connections", columns, pc.field("connection_id").isin(wanted))
-        for row in batch.to_pylist()
+        for row in relations.rows(tables, "endpoints", [*columns, "client", "connection_name"])
+        if row["connection_id"] in wanted
     }
+    if wanted - known.keys():
+        asked = pc.field("connection_id").isin(pa.array(sorted(wanted - known.keys()), pa.int64()))
+        for batch in tables.scan("connections", columns, asked):
+            known |= {row["connection_id"]: row for row in batch.to_pylist()}
     return Endpoints(known)
 
 

@@ -13,8 +13,18 @@ from amqpscope.dashboards import ladders, units
 from amqpscope.dashboards.section import Cell, Figure, Grid, Single, number, of_all
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.handshakes import ladder
-from amqpscope.dissector.handshakes.listing import COLUMNS, TEXTS, Group, Listing, cause_of, ends_of, sentence
-from amqpscope.dissector.handshakes.verdict import filled
+from amqpscope.dissector.handshakes.listing import (
+    COLUMNS,
+    OF_FIRST,
+    TEXTS,
+    Group,
+    Listing,
+    by_cause,
+    cause_of,
+    ends_of,
+    said_of,
+    sentence,
+)
 from amqpscope.spec import handshakes
 from amqpscope.spec.handshakes import Cause
 
@@ -55,16 +65,13 @@ def parts(tables: Tables) -> list[Figure | Grid | Single]:
     groups = [g for g in listing.worst_first if g.first["severity"] in ("error", "warning")]
     made: list[Figure | Grid | Single] = []
     if groups:
-        kinds: dict[str, tuple[Cause, Group]] = {}
-        for group in groups:
-            cause = cause_of(group.first, listing.handshakes)
-            kinds.setdefault(cause.code, (cause, group))
-        made += [_grid(groups, listing), _meanings(list(kinds.values()))]
-        failed = [kind for kind in kinds.values() if kind[0].severity == "error"]
-        for place, (cause, group) in enumerate(failed[:LADDERS]):
+        kinds = by_cause(groups, listing.handshakes)
+        made += [_grid(groups, listing), _meanings(kinds)]
+        failed = [kind for kind in kinds if kind[0].severity == "error"]
+        for cause, (group, *_) in failed[:LADDERS]:
             steps = ladder.steps(group.first)
             if steps:
-                made += [ladders.figure(place, cause, group.first, steps), ladders.in_words(group.first, steps)]
+                made.append(ladders.grid(cause, group.first, steps))
     if listing.notes:
         made.append(_notes(listing))
     return made
@@ -81,7 +88,7 @@ def _grid(groups: list[Group], listing: Listing) -> Grid:
                 Cell(_who(g), "mono"),
                 Cell(g.first["handshake_stage"] or units.NONE),
                 Cell(units.instant(g.first["first_ts_ns"], 1_000_000) + _pace(g)),
-                Cell(sentence(g.first), "prose"),
+                Cell(sentence(g.first) + ("" if g.is_uniform else f" ({OF_FIRST})"), "prose"),
             ]
             for g in groups[:GROUPS]
         ],
@@ -100,12 +107,11 @@ def _pace(group: Group) -> str:
     return f", every {units.duration(group.every_ns)}" if group.count > 2 and group.every_ns else ""
 
 
-def _meanings(kinds: list[tuple[Cause, Group]]) -> Grid:
-    rows = []
-    for cause, group in kinds:
-        facts = json.loads(group.first["handshake_facts"] or "{}")
-        what = filled(cause.meaning, facts), filled(cause.remedy, facts)
-        rows.append([Cell(cause.code), *(Cell(text, "prose") for text in what)])
+def _meanings(kinds: list[tuple[Cause, list[Group]]]) -> Grid:
+    rows = [
+        [Cell(cause.code), *(Cell(said_of(text, groups), "prose") for text in (cause.meaning, cause.remedy))]
+        for cause, groups in kinds
+    ]
     return Grid("What it means, and what to do", ["verdict", "means", "do"], rows)
 
 

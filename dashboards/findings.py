@@ -1,12 +1,11 @@
-"""What is wrong: the findings of the rules, as the first section of the page."""
+"""What is wrong: the findings of the rules, and what to say where nothing is."""
 
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amqpscope.dashboards.section import Finding, Section, of_all
-from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.section import Finding
 from amqpscope.dissector.places import Place, readable
 from amqpscope.pipelines.findings import CLEAR, NOT_MEASURABLE
 from amqpscope.pipelines.folder import parts
@@ -46,27 +45,23 @@ def calm(rules: list[Row]) -> str:
     return text
 
 
-def section(tables: Tables) -> Section:
-    """Return the first section of the page."""
-    page = Section("findings", "Findings")
-    if tables.analyzed is None:
-        page.empty = "Findings come from statistics: `amqpscope analyze` makes them."
-        return page
-    rows, rules = read(tables.analyzed)
-    page.findings = [
-        Finding(
-            row["severity"],
-            row["text"],
-            row["advice"],
-            row["first_packet"],
-            row["first_capture"],
-            row["first_ts_ns"],
-            row["filter"] or "",
-        )
-        for row in rows[:MOST]
-    ]
-    if not rows:
-        page.empty = calm(rules)
-    elif len(rows) > MOST:
-        page.note = of_all(MOST, len(rows))
-    return page
+def finding(row: Row, low_ns: int = 0) -> Finding:
+    """Return what the page shows of a finding.
+
+    Args:
+        row: of the table `findings`.
+        low_ns: from when on its time is counted (ns since the epoch).
+    """
+    first, last = row["first_ts_ns"], row["last_ts_ns"]
+    span = None if first is None else ((first - low_ns) // 1000, ((first if last is None else last) - low_ns) // 1000)
+    return Finding(
+        row["severity"],
+        row["text"],
+        row["advice"],
+        row["first_packet"],
+        row["first_capture"],
+        first,
+        row["filter"] or "",
+        row["code"] or "",
+        span,
+    )

@@ -4,7 +4,7 @@ A percentile over a whole capture is the same for a stall of ten seconds and for
 hour; the map can. Below it stands the number of operations, and of those without a good answer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import percentiles, theme, units
+from amqpscope.dashboards.chart import Boxes, Chart, Mark, Panel, latency, linear, time
 from amqpscope.dashboards.section import Figure, Section, Single, missing
 from amqpscope.dashboards.tables import Tables, plausible
 
@@ -104,8 +105,8 @@ def query(tables: Tables, metric: Metric) -> Map | None:
         bad = pc.is_in(batch["outcome"], pa.array(metric.failed)).to_numpy(zero_copy_only=False)
         failed += np.bincount(step[bad], minlength=COLUMNS)
         has = batch["known"].is_valid().to_numpy()
-        latency = batch["known"].drop_null().to_numpy()
-        row = (np.floor(np.log2(np.maximum(latency, 1)) * per_octave) - first).astype(np.int64).clip(0, rows - 1)
+        took = batch["known"].drop_null().to_numpy()
+        row = (np.floor(np.log2(np.maximum(took, 1)) * per_octave) - first).astype(np.int64).clip(0, rows - 1)
         counts += np.bincount(row * COLUMNS + step[has], minlength=rows * COLUMNS).reshape(rows, COLUMNS)
     negative = tables.rows(metric.table, pc.field("latency_ns") < 0)
     return Map(metric, counts, started, failed, low, high, first / per_octave, per_octave, longest, negative)
@@ -119,56 +120,44 @@ def levels(counts: np.ndarray) -> np.ndarray:
     return np.where(counts > 0, np.minimum(level, steps - 1), -1)
 
 
-def draw(ax: Any, data: Map) -> None:
-    """Draw the map: one path for each colour, neighbours of one colour joined."""
-    from matplotlib.patches import PathPatch  # noqa: PLC0415
-    from matplotlib.path import Path  # noqa: PLC0415
-
-    counts = data.counts
-    level = levels(counts)
-    width = (data.high_ns - data.low_ns) / 1e9 / counts.shape[1]
+def drawn(data: Map) -> Chart:
+    """Return the map, and below it the operations begun per second, or per step where steps are short."""
+    level = levels(data.counts)
+    width = (data.high_ns - data.low_ns) / data.counts.shape[1]
     height = 1 / data.per_octave
+    cells: list[Mark] = []
     for step, colour in enumerate(theme.HEAT):
-        corners, codes = [], []
-        for row, begin, end in _runs(level, step):
-            left, right = begin * width, end * width
+        row, begin, end = (np.array(part) for part in _runs(level, step))
+        if len(row):
             low = data.first_log2 + row * height
-            corners += [(left, low), (right, low), (right, low + height), (left, low + height), (left, low)]
-            codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-        if corners:
-            # Not as a patch: the limits are set below, and finding them takes as long as drawing.
-            ax.add_artist(PathPatch(Path(corners, codes), facecolor=theme.INK[colour], linewidth=0, antialiased=False))
-    top = data.first_log2 + counts.shape[0] * height
-    ax.set_ylim(data.first_log2, top)
-    decades = range(int(np.ceil(data.first_log2 * np.log10(2))), int(top * np.log10(2)) + 1)
-    if len(decades) > 1:
-        ax.set_yticks([d * np.log2(10) for d in decades], [units.duration(10**d) for d in decades])
-    else:
-        octaves = np.linspace(data.first_log2, top, 4)
-        ax.set_yticks(octaves, [units.duration(2**o) for o in octaves])
-    ax.set_ylabel("latency")
+            cells.append(Boxes(begin * width, end * width, 2.0**low, 2.0 ** (low + height), colour))
+    bottom, top = 2.0**data.first_log2, 2.0 ** (data.first_log2 + data.counts.shape[0] * height)
+    up = replace(latency(bottom, top, "latency"), knots=(bottom, top))
+    edges = np.arange(len(data.started) + 1) * width
+    per = width / units.SECOND if width / units.SECOND >= _SHORT_S else 1
+    begun, failed = (counts / per for counts in (data.started, data.failed))
+    zero = np.zeros(len(begun))
+    return Chart(
+        time(data.low_ns, data.high_ns),
+        [
+            Panel(replace(up, ticks=[tick for tick in up.ticks if bottom <= tick[0] <= top]), cells, 240),
+            Panel(
+                linear(float(begun.max(initial=1)), 2, "count" if per == 1 else "per s"),
+                [
+                    Boxes(edges[:-1], edges[1:], zero, begun, "heat1"),
+                    Boxes(edges[:-1], edges[1:], zero, failed, "red"),
+                ],
+                56,
+            ),
+        ],
+    )
 
 
-def _runs(level: np.ndarray, step: int) -> list[tuple[int, int, int]]:
-    """Return the runs of one level: (row, first column, column after the last)."""
+def _runs(level: np.ndarray, step: int) -> tuple[Any, Any, Any]:
+    """Return the runs of one level: rows, first columns, columns after the last (int64 each)."""
     edges = np.diff((level == step).astype(np.int8), axis=1, prepend=0, append=0)
     begins, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
-    return [(int(r), int(b), int(e)) for (r, b), (_, e) in zip(begins, ends, strict=True)]
-
-
-def draw_rate(ax: Any, data: Map) -> None:
-    """Draw the operations begun per second, or per step where steps are short, and those of them that failed."""
-    started, failed = data.started, data.failed
-    width = (data.high_ns - data.low_ns) / 1e9 / len(started)
-    edges = np.arange(len(started) + 1) * width
-    per = width if width >= _SHORT_S else 1
-    ax.stairs(started / per, edges, fill=True, color=theme.INK["heat1"])
-    ax.stairs(failed / per, edges, fill=True, color=theme.INK["red"])
-    ax.set_ylim(0)
-    ax.locator_params(axis="y", nbins=2)
-    ax.yaxis.set_major_formatter(lambda value, _: units.count(round(value)) if value >= 10 else f"{value:g}")
-    ax.set_ylabel("count" if per == 1 else "per s")
-    theme.time_axis(ax, data.low_ns, data.high_ns)
+    return begins[:, 0], begins[:, 1], ends[:, 1]
 
 
 def part(data: Map) -> Figure | Single:
@@ -192,16 +181,12 @@ def figure(data: Map) -> Figure:
     """Return the drawing of one metric's map."""
     samples, failed = int(data.counts.sum()), int(data.failed.sum())
     strongest = int(data.counts.max())
-    return theme.render(
-        f"heat-{data.metric.name}",
-        [draw, draw_rate],
-        data,
-        height=340,
-        ratios=(4, 1),
-        title=title(data.metric),
-        alt=f"Heat map of {data.metric.name} latency over time: {units.count(samples)} latencies from "
+    return Figure(
+        title(data.metric),
+        drawn(data),
+        f"Heat map of {data.metric.name} latency over time: {units.count(samples)} latencies from "
         f"{units.instant(data.low_ns)} to {units.instant(data.high_ns)} UTC.",
-        caption=f"By the time it was {data.metric.verb}. Colour: operations per cell, from 1 (faint) to "
+        f"By the time it was {data.metric.verb}. Colour: operations per cell, from 1 (faint) to "
         f"{units.count(strongest)} (strong), logarithmic. Below: number {data.metric.verb}; in red "
         f"those with no good answer ({', '.join(data.metric.failed)}): {units.count(failed)}.{_left_out(data)}",
     )

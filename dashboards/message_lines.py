@@ -130,5 +130,5 @@ def answer(row: Row) -> str:
     if row["returned"]:
         words.append("returned")
     if row["requeue"]:
-        words.append("requeued")
+        words.append("to requeue")
     return " ".join(words)

@@ -21,19 +21,25 @@ from typing import Any
 from amqpscope.dashboards import (
     captured,
     connections,
-    findings,
+    flow,
     heatmap,
+    overview,
+    queues,
     rpcs,
+    sizes,
     slowest,
     staircase,
     streams,
     summary,
+    svg,
     theme,
     units,
     verdicts,
     waits,
 )
-from amqpscope.dashboards.section import Figure, Section, Single
+from amqpscope.dashboards.chart import Chart
+from amqpscope.dashboards.lanes import Lane, Overview
+from amqpscope.dashboards.section import Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.tables import origin
 from amqpscope.errors import Error, MissingError, reason
@@ -43,8 +49,12 @@ class PageError(Error):
     """A file is there that the page does not replace; the message is one line."""
 
 
-_DISSECTED = (findings, captured, verdicts, connections)
-_ANALYZED = (summary, heatmap, staircase, streams, waits, slowest, rpcs)
+_DISSECTED = (captured, verdicts, connections, sizes)
+_ANALYZED = (queues, flow, summary, heatmap, staircase, streams, waits, slowest, rpcs)
+_FOLDED = ("verdicts", "latency", "rpcs", "connections", "sizes", "captured")
+"""Sections that are shown when they are asked for."""
+MOST_DATA = 8 << 20
+"""Bytes of such rows in all."""
 _WHOLE_TEXT = 2000
 """Nothing on the page is longer, whatever a capture holds; tables cut earlier."""
 
@@ -53,18 +63,9 @@ _HEAD = 1 << 24
 """Bytes of a page in which its captures are named."""
 
 _ORDER = (
-    "findings",
-    "captured",
-    "verdicts",
-    "latency",
-    "heat",
-    "staircase",
-    "waits",
-    "streams",
-    "rpcs",
-    "slowest",
-    "connections",
-)
+    "queues", "flow", "heat", "staircase", "waits", "streams", "slowest", "verdicts", "latency", "rpcs", "connections",
+    "sizes", "captured",
+)  # fmt: skip
 
 
 def sections(tables: Tables) -> list[Section]:
@@ -72,7 +73,10 @@ def sections(tables: Tables) -> list[Section]:
     views = [*_DISSECTED, *(_ANALYZED if tables.analyzed else ())]
     if streams in views and not tables.rows("stream_deliveries"):
         views.remove(streams)
-    return sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
+    made = sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
+    for each in made:
+        each.folded = each.anchor in _FOLDED
+    return made
 
 
 def notices(tables: Tables) -> list[str]:
@@ -100,8 +104,12 @@ def heading(tables: Tables) -> str:
     return f"{', '.join(files)}{more}" if files else str(tables.dissected or tables.analyzed)
 
 
-def render(tables: Tables) -> str:
+def render(tables: Tables, refresh_s: int = 0) -> str:
     """Return the page as text.
+
+    Args:
+        tables: what it shows.
+        refresh_s: seconds after which a browser loads it again; 0: never.
 
     Raises:
         NotTablesError: A table cannot be read.
@@ -122,18 +130,57 @@ def render(tables: Tables) -> str:
     environment.filters["cut"] = units.visible
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
     environment.tests["single"] = lambda part: isinstance(part, Single)
+    environment.tests["flow"] = lambda part: isinstance(part, flow.Flow)
     script = texts["page.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    first = overview.query(tables)
+    data = _Data()
     return environment.from_string(texts["page.html"]).render(
         sections=sections(tables),
+        first=first,
+        captured=captured.sentence(tables),
+        refresh=refresh_s,
+        rest=lambda grid: Markup(data.rest(grid)),  # noqa: S704 - escaped for scripts
+        lanes_data=Markup(_json(first.data) if first else ""),  # noqa: S704
+        lane_drawing=lambda lane, of, is_last: Markup(_lane(lane, of, is_last)),  # noqa: S704 - drawn here
         notices=notices(tables),
         source=heading(tables),
         marks=Markup(html.escape(json.dumps(origin.marks(about(tables))))),  # noqa: S704 - escaped
         style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
         script=Markup(script),  # noqa: S704
         script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
-        drawing=Markup,
+        drawing=lambda part: Markup(svg.markup(part.chart, part.alt)),  # noqa: S704 - drawn here
     )
+
+
+def _lane(lane: Lane, of: Overview, is_last: bool) -> str:
+    shades = "".join(f'<b class="shade" style="--a:{a:.5f};--b:{max(b, a + 0.001):.5f}"></b>' for a, b in of.shades)
+    return svg.markup(Chart(of.x, [lane.panel]), lane.title, overlay=shades, with_axis=is_last)
+
+
+def _json(value: Any) -> str:
+    """Return JSON that may stand in an element `script`: no character ends the element or begins a comment."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+class _Data:
+    """Rows of tables beyond the first page, as data for the script."""
+
+    def __init__(self) -> None:
+        self.left = MOST_DATA
+
+    def rest(self, grid: Grid) -> str:
+        """Return the rows of a table behind its first page, as many as there is room for."""
+        made = []
+        for row in grid.rows[grid.page :]:
+            cells = [[units.visible(c.text, 240), c.kind, *([list(c.range)] if c.kind == "range" else [])] for c in row]
+            text = _json(cells)
+            self.left -= len(text)
+            if self.left < 0:
+                break
+            made.append(text)
+        return f"[{','.join(made)}]"
 
 
 def about(tables: Tables) -> list[origin.Known]:

@@ -5,12 +5,12 @@ n stands at n. So the tail, which an average hides, takes as much room as the bo
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
 from amqpscope.dashboards import theme, units
+from amqpscope.dashboards.chart import Chart, Dots, Line, Mark, Panel, Scale, latency
 from amqpscope.dashboards.outcomes import Distribution, longest
 from amqpscope.dashboards.section import Figure, Key, Single
 from amqpscope.dashboards.tables import Tables
@@ -91,25 +91,20 @@ def at(c: Curve, q: float) -> float:
     return float(c.latency_ns[min(index, len(c.latency_ns) - 1)])
 
 
-def draw(ax: Any, curves: list[Curve]) -> None:
-    """Draw percentile curves."""
+def drawn(curves: list[Curve]) -> Chart:
+    """Return percentile curves; each ends at its slowest operation."""
     most = max(c.samples for c in curves)
+    marks: list[Mark] = []
     for c in curves:
-        x = np.concatenate([[1.0], c.inverse])
-        y = np.concatenate([c.latency_ns[:1], c.latency_ns])
-        ax.plot(x, y, color=theme.INK[c.colour], drawstyle="steps-pre", linewidth=1.6)
-        ax.plot(x[-1:], y[-1:], "o", markersize=3, color=theme.INK[c.colour])
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    theme.latency_axis(ax.yaxis)
-    ax.set_xlim(1, max(most * 1.15, 12))
+        xs, ys = np.concatenate([[1.0], c.inverse]), np.concatenate([c.latency_ns[:1], c.latency_ns])
+        marks += [Line(xs, ys, c.colour, "pre"), Dots(xs[-1:], ys[-1:], c.colour, 6)]
     last = int(np.ceil(np.log10(max(most, 11)))) + 1
     decades = range(0, last, -(-last // 9))
-    marks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
-    marks.append((2.0, "50 %"))
-    ax.set_xticks([m for m, _ in marks], [label for _, label in marks])
-    ax.set_xticks([], minor=True)
-    ax.set_xlabel("share of operations that took no longer")
+    ticks = [(10.0**d, _percentile(d)) for d in decades if 10**d <= max(most, 10)]
+    across = Scale((1.0, max(most * 1.15, 12.0)), ticks=[*ticks, (2.0, "50 %")], is_log=True,
+                   title="share of operations that took no longer")  # fmt: skip
+    ends = [c.latency_ns[at] for c in curves for at in (0, -1)]
+    return Chart(across, [Panel(latency(min(ends), max(ends), "latency"), marks, 260)])
 
 
 def _percentile(decade: int) -> str:
@@ -136,14 +131,11 @@ def figure(curves: list[Curve]) -> Figure:
         f"99 % {units.duration(at(c, 0.99))}, slowest {units.duration(c.latency_ns[-1])}"
         for c in curves
     )
-    return theme.render(
-        "percentiles",
-        [draw],
-        curves,
-        title=TITLE,
-        height=330,
-        legend=[Key(c.colour, f"{NAMES[c.metric]}, {units.count(c.samples)} answered") for c in curves],
-        alt=f"Percentile curves of latency. {text}.",
-        caption="Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, up to "
-        "0.8 % above the true ones.",
+    return Figure(
+        TITLE,
+        drawn(curves),
+        f"Percentile curves of latency. {text}.",
+        "Each curve ends at its slowest operation (dot). Values are upper ends of logarithmic buckets, up to 0.8 % "
+        "above the true ones.",
+        [Key(c.colour, f"{NAMES[c.metric]}, {units.count(c.samples)} answered") for c in curves],
     )

@@ -5,8 +5,10 @@ Text is plain and not yet safe to show: the template escapes it, and spells out 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from amqpscope.dashboards import units
+from amqpscope.dashboards.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -15,24 +17,30 @@ class Cell:
 
     Attributes:
         text: What is shown.
-        kind: `text`, `number` (right-aligned), `filter` (a display filter to copy), `muted`, or `bad` (stands out).
+        kind: `text`, `number` (right-aligned), `filter` (a display filter to copy), `muted`, `bad` (stands out), or
+            `range` (drawn: `range` has its begin, a middle and its end as shares of the column; `text` says it).
         title: The whole text, where what is shown is short for it.
     """
 
     text: str
     kind: str = "text"
     title: str = ""
+    range: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: a caption, column heads, rows of cells, and what was left out."""
+    """A table: a caption, column heads, rows of cells, what was left out, and the rows that are shown at a time.
+
+    Further rows are data for the script.
+    """
 
     caption: str
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     folded: bool = False
+    page: int = 25
 
 
 @dataclass(frozen=True)
@@ -46,18 +54,18 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing, made by `theme.render`.
+    """A chart with what is said of it.
 
     Attributes:
         title: Heading.
-        drawing: SVG.
+        chart: What is drawn.
         alt: What it shows, in words.
         caption: Text below.
         legend: What the colours stand for.
     """
 
     title: str
-    drawing: str
+    chart: Chart
     alt: str
     caption: str
     legend: Sequence[Key] = ()
@@ -83,6 +91,8 @@ class Finding:
         capture: File that the packet is in.
         ts_ns: When that was.
         filter: Wireshark filter for all of it, or for that packet.
+        code: Of its rule.
+        span: From when to when, in microseconds since the begin of the lanes; None when that is not known.
     """
 
     severity: str
@@ -92,6 +102,13 @@ class Finding:
     capture: str | None = None
     ts_ns: int | None = None
     filter: str = ""
+    code: str = ""
+    span: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        """Return its first packet, in short."""
+        return "" if self.packet is None else f"packet {self.packet}"
 
     @property
     def first(self) -> str:
@@ -122,9 +139,8 @@ class Section:
         empty: Why there is nothing to see; nothing else is shown then.
         readings: Values that stand before the rest.
         losses: Values of what was lost.
-        findings: What went wrong, worst first.
-        parts: Figures and tables.
-        note: What stands below everything.
+        parts: Figures, tables, and `flow.Flow`.
+        folded: Whether it is shown when it is asked for.
     """
 
     anchor: str
@@ -133,9 +149,8 @@ class Section:
     empty: str = ""
     readings: list[Reading] = field(default_factory=list)
     losses: list[Reading] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    parts: list[Figure | Grid | Single] = field(default_factory=list)
-    note: str = ""
+    parts: list[Any] = field(default_factory=list)
+    folded: bool = False
 
 
 def number(text: str, *, bad: bool = False) -> Cell:

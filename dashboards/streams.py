@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import theme, units
+from amqpscope.dashboards import units
+from amqpscope.dashboards.chart import Chart, Dots, Line, Panel, latency, linear, time
 from amqpscope.dashboards.connections import Endpoints, endpoints
 from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, number, of_all
 from amqpscope.dashboards.tables import Tables, plausible
@@ -98,39 +99,30 @@ def _worst(into: np.ndarray, worse: np.ufunc, times: pa.Array, values: pa.Array,
     worse.at(into, step, values.filter(known).to_numpy().astype(float))
 
 
-def draw_age(ax: Any, data: Course) -> None:
-    """Draw how old chunks were when they were delivered."""
-    x = _middles(data)
-    ax.plot(x, np.maximum(data.age_ns, 1), "o", markersize=2.2, color=theme.INK["blue"])
-    ax.set_yscale("log")
-    theme.latency_axis(ax.yaxis)
-    ax.margins(y=0.15)
-    ax.set_ylabel("age")
-    theme.time_axis(ax, data.low_ns, data.high_ns)
-
-
-def draw_lag(ax: Any, data: Course) -> None:
-    """Draw the consumer's lag in records."""
-    ax.plot(_middles(data), _held(data.lag), drawstyle="steps-mid", color=theme.INK["orange"])
-    ax.set_ylim(0, max(1.0, 1.08 * np.nanmax(data.lag, initial=0)))
-    ax.set_ylabel("lag")
-    theme.count_axis(ax.yaxis, 3)
-    theme.time_axis(ax, data.low_ns, data.high_ns)
-
-
-def draw_credit(ax: Any, data: Course) -> None:
-    """Draw the credit that was left; where there was none, a red line."""
-    x, left = _middles(data), _held(data.credit)
-    ax.fill_between(x, np.nan_to_num(left), step="mid", color=theme.INK["heat2"], linewidth=0)
-    ax.plot(x, np.where(left <= 0, 0.0, np.nan), color=theme.INK["red"], linewidth=2.4, solid_capstyle="butt")
-    ax.set_ylim(bottom=0)
-    ax.set_ylabel("credit")
-    theme.count_axis(ax.yaxis, 3)
-    theme.time_axis(ax, data.low_ns, data.high_ns)
+def drawn(data: Course) -> Chart:
+    """Return how old chunks were when they were delivered, the consumer's lag, and the credit that was left."""
+    xs, lag, left = _middles(data), _held(data.lag), _held(data.credit)
+    known = data.age_ns[~np.isnan(data.age_ns)]
+    least, most = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
+    return Chart(
+        time(data.low_ns, data.high_ns),
+        [
+            Panel(latency(least, most, "age"), [Dots(xs, np.maximum(data.age_ns, 1), "blue", 4)], 120),
+            Panel(linear(float(np.nanmax(data.lag, initial=1)), 3, "lag"), [Line(xs, lag, "orange", "post")], 120),
+            Panel(
+                linear(float(np.nanmax(data.credit, initial=1)), 2, "credit"),
+                [
+                    Line(xs, np.nan_to_num(left), "heat2", "post", base=np.zeros(len(xs))),
+                    Line(xs, np.where(left <= 0, 0.0, np.nan), "red", width=4),
+                ],
+                60,
+            ),
+        ],
+    )
 
 
 def _middles(data: Course) -> np.ndarray:
-    return (np.arange(STEPS) + 0.5) * ((data.high_ns - data.low_ns) / 1e9 / STEPS)
+    return (np.arange(STEPS) + 0.5) * ((data.high_ns - data.low_ns) / STEPS)
 
 
 def _held(values: np.ndarray) -> np.ndarray:
@@ -139,7 +131,7 @@ def _held(values: np.ndarray) -> np.ndarray:
     return values[last]
 
 
-def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Figure:
+def figure(row: dict[str, Any], data: Course, who: Endpoints) -> Figure:
     """Return the drawing of one subscription."""
     waits, longest = units.count(row["waits"]), units.duration(row["longest_ns"])
     credit = (
@@ -152,23 +144,18 @@ def figure(place: int, row: dict[str, Any], data: Course, who: Endpoints) -> Fig
         f"{units.count(row['chunks'])} chunks with {units.count(row['records'])} records; the oldest was "
         f"{units.duration(row['oldest_ns'])} old; {lag}; {credit}"
     )
-    return theme.render(
-        f"stream{place}",
-        [draw_age, draw_lag, draw_credit],
-        data,
-        title=f"Subscription {row['subscription_id']} to {row['stream'] or 'a stream'}, "
-        f"{who.name(row['connection_id'])}",
-        height=360,
-        ratios=(2, 2, 1),
-        legend=[
+    return Figure(
+        f"Subscription {row['subscription_id']} to {row['stream'] or 'a stream'}, {who.name(row['connection_id'])}",
+        drawn(data),
+        f"Age of chunks, lag and credit over time: {text}.",
+        f"{text}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
+        f"of time shows its worst.{_left_out(data)}",
+        [
             Key("blue", "age of a chunk when it was delivered", "\N{BLACK CIRCLE}"),
             Key("orange", "lag (records)"),
             Key("heat2", "credit left"),
             Key("red", "no credit"),
         ],
-        alt=f"Age of chunks, lag and credit over time: {text}.",
-        caption=f"{text}. Behind: the last offset seen on the wire less the last one delivered. Each of {STEPS} steps "
-        f"of time shows its worst.{_left_out(data)}",
     )
 
 
@@ -185,9 +172,9 @@ def section(tables: Tables) -> Section:
         return page
     page.lead = "Chunks delivered to the subscriptions of streams: their age, and the consumer's lag."
     who = endpoints(tables, [r["connection_id"] for r in rows[: max(LISTED, DRAWN)]])
-    drawn = [row for row in rows[:DRAWN] if row["chunks"] > 1 and row["last_ns"] > row["first_ns"]]
-    for place, row in enumerate(drawn):
-        page.parts.append(figure(place, row, course(tables, row), who))
+    shown = [row for row in rows[:DRAWN] if row["chunks"] > 1 and row["last_ns"] > row["first_ns"]]
+    for row in shown:
+        page.parts.append(figure(row, course(tables, row), who))
     page.parts.append(_grid(rows, who))
     return page
 

@@ -1,99 +1,146 @@
-"""SVG as matplotlib writes it, made part of a page: small, without namespaces, with colours that the page sets."""
+"""Charts as markup of the page: marks as SVG that stretches, labels as text beside it.
 
-import re
-import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+Each panel is an SVG without proportions of its own, so a chart is as wide as there is room, and a part of its time is
+shown by another `viewBox`. Lines keep their width; dots are ends of lines without length. Nothing here comes from a
+capture: numbers, and texts of `chart.Scale`.
+"""
 
-_LONG_FRACTION = re.compile(r"(-?\d+\.\d{2})\d+")
-_STRAIGHT = re.compile(r"[MLz\d\s.\-]+")
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
-_FONT_FAMILY = re.compile(r"font-family:[^;]*;?|font: ([\d.]+px)[^;]*")
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amqpscope.dashboards.chart import Boxes, Chart, Dots, Line, Mark, Panel, Scale
+
+WIDTH, HEIGHT = 100_000, 1_000
+"""Of a panel, in its own units."""
+LAST = 0.95
+"""Share of the axis from which on a label ends at its place, so that it stays on the page."""
+GLYPHS = {"x": "\N{MULTIPLICATION SIGN}", "^": "\N{BLACK UP-POINTING TRIANGLE}", "D": "\N{BLACK DIAMOND}"}
+Ints = NDArray[np.int64]
 
 
-def inline(document: bytes, name: str, alt: str, inks: Mapping[str, str]) -> str:
-    """Make a drawing an element of a page.
+def markup(chart: Chart, alt: str, overlay: str = "", with_axis: bool = True) -> str:
+    """Return a chart as HTML.
 
     Args:
-        document: What matplotlib wrote; our own drawing, never input.
-        name: Goes before identifiers, so that several drawings can share a page.
-        alt: What is to be seen, in words.
-        inks: Name to colour; each such colour becomes the CSS variable of that name.
+        chart: what to draw.
+        alt: what it shows, in words.
+        overlay: markup to lay over each panel.
+        with_axis: whether the horizontal axis has its labels.
     """
-    root = ET.fromstring(document)  # noqa: S314 - our own drawing
-    for parent in root.iter():
-        for child in [c for c in parent if _plain(c.tag) in {"metadata", "style"}]:
-            parent.remove(child)
-    used = {found for e in root.iter() for value in e.attrib.values() for found in re.findall(r"#([\w-]+)", value)}
-    variables = {colour: f"var(--{ink})" for ink, colour in inks.items()}
-    for element in root.iter():
-        element.tag = _plain(element.tag)
-        attributes = {_plain(key): value for key, value in element.attrib.items()}
-        if attributes.get("id") not in used:
-            attributes.pop("id", None)
-        element.attrib.clear()
-        for key, value in attributes.items():
-            element.set(key, _value(key, value, name, variables))
-        element.text = element.text if (element.text or "").strip() else None
-        element.tail = None
-    for size in ("width", "height", "version"):
-        root.attrib.pop(size, None)
-    root.set("role", "img")
-    root.set("aria-label", alt)
-    return ET.tostring(root, encoding="unicode")
+    grid = _grid(chart.x) if chart.grid else ""
+    parts = [f'<div class="chart" role="img" aria-label="{html.escape(alt)}">']
+    parts += [_panel(panel, chart.x, grid, overlay) for panel in chart.panels]
+    if not with_axis:
+        return "".join(parts) + "</div>"
+    parts.append(f'<div class="x">{"".join(_ticks(chart.x, "left"))}</div>')
+    if chart.x.title:
+        parts.append(f'<div class="axis">{html.escape(chart.x.title)}</div>')
+    return "".join(parts) + "</div>"
 
 
-def _plain(name: str) -> str:
-    return name.rpartition("}")[2]
+def _panel(panel: Panel, x: Scale, grid: str, overlay: str) -> str:
+    title = f'<span class="unit">{html.escape(panel.y.title)}</span>' if panel.y.title else ""
+    rules = "".join(f"M0 {HEIGHT - y}h{WIDTH}" for y in _places(panel.y, HEIGHT))
+    drawn = "".join(_mark(mark, x, panel.y) for mark in panel.marks)
+    glyphs = "".join(_glyphs(mark, x, panel.y) for mark in panel.marks if isinstance(mark, Dots) and mark.glyph)
+    return (
+        f'<div class="panel" style="height:{panel.height}px"><div class="y">{title}'
+        f'{"".join(_ticks(panel.y, "bottom"))}</div><div class="plot">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
+        f'<path class="rule" d="{rules}"/><path class="rule grid" d="{grid}"/>{drawn}</svg>'
+        f"{overlay}{glyphs}</div></div>"
+    )
 
 
-def _value(key: str, value: str, name: str, variables: Mapping[str, str]) -> str:
-    if key == "id":
-        return f"{name}-{value}"
-    if key == "href":
-        return value.replace("#", f"#{name}-", 1)
-    if key == "clip-path":
-        return value.replace("url(#", f"url(#{name}-")
-    if key == "d":
-        return path(value)
-    if key in {"x", "y", "transform"}:
-        return _LONG_FRACTION.sub(r"\1", value)
-    if key in {"style", "fill", "stroke"}:
-        value = _COLOUR.sub(lambda m: variables.get(m[0], m[0]), value)
-        return _FONT_FAMILY.sub(lambda m: f"font-size: {m[1]}" if m[1] else "", value)
-    return value
+def _grid(x: Scale) -> str:
+    return "".join(f"M{at} 0v{HEIGHT}" for at in _places(x, WIDTH))
 
 
-def path(value: str) -> str:
-    """Return a path of straight lines in relative steps of a tenth, others as they are but for long fractions.
+def _places(scale: Scale, size: int) -> list[int]:
+    return [round(float(scale.at(value)) * size) for value, _ in scale.ticks]
 
-    Rounding is done on absolute coordinates, so errors do not add up.
-    """
-    if not _STRAIGHT.fullmatch(value):
-        return " ".join(_LONG_FRACTION.sub(r"\1", value).split())
-    written: list[str] = []
-    here = start = (0, 0)
-    words = iter(value.split())
-    for word in words:
-        if word == "z":
-            written.append("z")
-            here = start
+
+def _ticks(scale: Scale, side: str) -> Iterator[str]:
+    for value, text in scale.ticks:
+        share = float(scale.at(value))
+        end = ' class="end"' if side == "left" and share > LAST else ""
+        yield f'<span{end} style="{side}:{share:.2%}">{html.escape(text)}</span>'
+
+
+def _mark(mark: Mark, x: Scale, y: Scale) -> str:
+    if isinstance(mark, Boxes):
+        return f'<path fill="var(--{mark.colour})" d="{_boxes(mark, x, y)}"/>'
+    if isinstance(mark, Dots):
+        if mark.glyph:
+            return ""
+        across, up = _integers(mark.xs, x, WIDTH), HEIGHT - _integers(mark.ys, y, HEIGHT)
+        known = (across >= 0) & (up <= HEIGHT)
+        found = "".join(
+            f"M{a} {b}h0" for a, b in sorted({*zip(across[known].tolist(), up[known].tolist(), strict=True)})
+        )
+        style = f'stroke="var(--{mark.colour})" stroke-width="{mark.size:g}" stroke-linecap="{mark.cap}"'
+        return f'<path class="dots" {style} d="{found}"/>'
+    path = _line(mark, x, y)
+    if mark.base is not None:
+        return f'<path fill="var(--{mark.colour})" d="{path}"/>'
+    dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
+    return f'<path class="line" stroke="var(--{mark.colour})" stroke-width="{mark.width:g}"{dash} d="{path}"/>'
+
+
+def _integers(values: Any, scale: Scale, size: int) -> Ints:
+    """Return places (int64), -1 for what is not known."""
+    shares = scale.at(values)
+    return np.where(np.isnan(shares), -1, np.round(np.nan_to_num(shares) * size)).astype(np.int64)
+
+
+def _boxes(mark: Boxes, x: Scale, y: Scale) -> str:
+    left, right = _integers(mark.left, x, WIDTH), _integers(mark.right, x, WIDTH)
+    low, high = _integers(mark.low, y, HEIGHT), _integers(mark.high, y, HEIGHT)
+    each = zip(left.tolist(), right.tolist(), low.tolist(), high.tolist(), strict=True)
+    return "".join(f"M{a} {HEIGHT - d}h{b - a}v{d - c}h{a - b}z" for a, b, c, d in each if d > c)
+
+
+def _line(mark: Line, x: Scale, y: Scale) -> str:
+    across, up = _integers(mark.xs, x, WIDTH), HEIGHT - _integers(mark.ys, y, HEIGHT)
+    base = None if mark.base is None else HEIGHT - _integers(mark.base, y, HEIGHT)
+    known = (across >= 0) & (up <= HEIGHT)
+    edges = np.flatnonzero(np.diff(known.astype(np.int8), prepend=0, append=0))
+    found = []
+    for begin, end in zip(edges[::2], edges[1::2], strict=True):
+        forth = _path(across[begin:end], up[begin:end], mark.steps)
+        if base is None:
+            found.append(forth)
+        else:
+            back = _path(
+                across[begin:end][::-1], base[begin:end][::-1], {"post": "pre", "pre": "post"}.get(mark.steps, "")
+            )
+            found.append(f"{forth}L{back[1:]}z")
+    return "".join(found)
+
+
+def _path(across: Ints, up: Ints, steps: str) -> str:
+    """Return a path in relative steps; rounded places are subtracted, so errors do not add up."""
+    parts = [f"M{across[0]} {up[0]}"]
+    for dx, dy in zip(np.diff(across).tolist(), np.diff(up).tolist(), strict=True):
+        if not (dx or dy):
             continue
-        x, y = round(float(next(words)) * 10), round(float(next(words)) * 10)
-        across, down = x - here[0], y - here[1]
-        if word == "M":
-            written.append(f"M{_tenths(x)} {_tenths(y)}")
-            start = (x, y)
-        elif across and down:
-            written.append(f"l{_tenths(across)} {_tenths(down)}")
-        elif across:
-            written.append(f"h{_tenths(across)}")
-        elif down:
-            written.append(f"v{_tenths(down)}")
-        here = (x, y)
-    return "".join(written)
+        if steps and dx and dy:
+            parts.append(f"h{dx}v{dy}" if steps == "post" else f"v{dy}h{dx}")
+        else:
+            parts.append(f"l{dx} {dy}" if dx and dy else f"h{dx}" if dx else f"v{dy}")
+    return "".join(parts)
 
 
-def _tenths(value: int) -> str:
-    whole, rest = divmod(abs(value), 10)
-    sign = "-" if value < 0 else ""
-    return f"{sign}{whole}.{rest}" if rest else f"{sign}{whole}"
+def _glyphs(mark: Dots, x: Scale, y: Scale) -> str:
+    glyph = GLYPHS[mark.glyph]
+    places = zip(x.at(mark.xs).tolist(), y.at(mark.ys).tolist(), strict=True)
+    return "".join(
+        f'<i aria-hidden="true" style="--at:{across:.5f};bottom:{up:.2%};color:var(--{mark.colour})">{glyph}</i>'
+        for across, up in places
+    )

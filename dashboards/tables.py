@@ -73,11 +73,13 @@ class Tables:
     Attributes:
         dissected: Folder that `dissect` wrote, or None.
         analyzed: Folder that `analyze` wrote, or None.
+        computed: Tables that follow from statistics and that the folder lacks, once they were asked for.
     """
 
     def __init__(self, dissected: Place | None = None, analyzed: Place | None = None) -> None:
         self.dissected = dissected
         self.analyzed = analyzed
+        self.computed: dict[str, pa.Table] = {}
         self._datasets: dict[str, ds.Dataset | None] = {}
         self._columns: dict[str, frozenset[str]] = {}
 
@@ -90,7 +92,7 @@ class Tables:
             NotTablesError: A part cannot be read.
         """
         if name not in self._datasets:
-            folder = self.analyzed if name in ANALYZED else self.dissected
+            folder = self.analyzed if name in ANALYZED else self.dissected or self.analyzed
             found = _open(folder / name) if folder else None
             self._columns[name] = frozenset(found.schema.names if found is not None else ())
             self._datasets[name] = _completed(found, name) if found is not None else None

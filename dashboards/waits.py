@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import captured, theme, units
+from amqpscope.dashboards import captured, units
+from amqpscope.dashboards.chart import Boxes, Chart, Mark, Panel, Scale, time
 from amqpscope.dashboards.connections import endpoints
 from amqpscope.dashboards.section import Cell, Figure, Grid, Key, Section, Single, missing, number, of_all
 from amqpscope.dashboards.tables import Tables, plausible
@@ -69,6 +70,31 @@ def totals(tables: Tables) -> list[dict[str, Any]]:
     return sorted(grouped.to_pylist(), key=lambda r: (_place(r["cause"]), r["evidence"] != "proven"))
 
 
+def on_the_way(tables: Tables) -> tuple[int, int]:
+    """Return for how long prefetch was full, and how much of that is the round trip to the consumer at least (ns)."""
+    trips = round_trips(tables)
+    where = _not_negative() & (pc.field("cause") == "prefetch") & pc.field("duration_ns").is_valid()
+    total = way = 0
+    for batch in tables.scan("flow_control", ["connection_id", "duration_ns"], where):
+        for row in batch.to_pylist():
+            total += row["duration_ns"]
+            way += min(row["duration_ns"], trips.get(row["connection_id"], 0))
+    return total, way
+
+
+def round_trips(tables: Tables) -> dict[int, int]:
+    """Return the round trip between the capture point and the client, of the connections of which it is known (ns)."""
+    columns = ["connection_id", "client_rtt_ns"]
+    if not set(columns) <= tables.columns("connections"):
+        return {}
+    known = pc.field("client_rtt_ns").is_valid()
+    return {
+        row["connection_id"]: row["client_rtt_ns"]
+        for batch in tables.scan("connections", columns, known)
+        for row in batch.to_pylist()
+    }
+
+
 def negative(tables: Tables) -> int:
     """Return the number of intervals that end before they begin, as where a clock stepped: they are left out."""
     return tables.rows("flow_control") - tables.rows("flow_control", _not_negative())
@@ -122,39 +148,36 @@ def _timed() -> pc.Expression:
     return plausible("start_ts_ns") & (pc.field("end_ts_ns").is_null() | plausible("end_ts_ns")) & _not_negative()
 
 
-def draw(ax: Any, data: Lanes) -> None:
-    """Draw one lane per cause, proven waits full and possible ones thin."""
-    width = (data.high_ns - data.low_ns) / 1e9 / STEPS
+def drawn(data: Lanes) -> Chart:
+    """Return a lane per cause, waits that are confirmed by the traffic full and suspected ones thin."""
+    width = (data.high_ns - data.low_ns) / STEPS
+    marks: list[Mark] = []
+    count = len(data.causes)
     for evidence, height, colour in (("possible", 0.26, "orange"), ("proven", 0.62, "red")):
         for row, steps in enumerate(data.filled[evidence]):
             edges = np.diff(steps.astype(np.int8), prepend=0, append=0)
             begins, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-            spans = [(b * width, (e - b) * width) for b, e in zip(begins, ends, strict=True)]
-            ax.broken_barh(spans, (row - height / 2, height), color=theme.INK[colour], linewidth=0)
-    ax.set_yticks(range(len(data.causes)), [CAUSES[c] for c in data.causes])
-    ax.set_ylim(len(data.causes) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
-    theme.time_axis(ax, data.low_ns, data.high_ns)
+            middle = np.full(len(begins), count - 0.5 - row)
+            marks.append(Boxes(begins * width, ends * width, middle - height / 2, middle + height / 2, colour))
+    up = Scale((0.0, float(count)), ticks=[(count - 0.5 - row, CAUSES[c]) for row, c in enumerate(data.causes)])
+    return Chart(time(data.low_ns, data.high_ns), [Panel(up, marks, 34 * count)])
 
 
 def figure(data: Lanes) -> Figure:
     """Return the drawing of the lanes."""
     named = ", ".join(CAUSES[c] for c in data.causes)
-    return theme.render(
-        "waits",
-        [draw],
-        data,
-        title=TITLE,
-        legend=[Key("red", EVIDENCE["proven"]), Key("orange", EVIDENCE["possible"])],
-        height=76 + 44 * len(data.causes),
-        alt=f"Timeline of flow control by cause: {named}.",
-        caption="All connections together. Thick: confirmed by the traffic; thin: suspected. An interval is drawn at "
+    return Figure(
+        TITLE,
+        drawn(data),
+        f"Timeline of flow control by cause: {named}.",
+        "All connections together. Thick: confirmed by the traffic; thin: suspected. An interval is drawn at "
         f"least {units.duration((data.high_ns - data.low_ns) / STEPS)} wide.",
+        [Key("red", EVIDENCE["proven"]), Key("orange", EVIDENCE["possible"])],
     )
 
 
-def totals_grid(rows: list[dict[str, Any]], left_out: int = 0) -> Grid:
-    """Return the table of totals."""
+def totals_grid(rows: list[dict[str, Any]], left_out: int = 0, trips: tuple[int, int] = (0, 0)) -> Grid:
+    """Return the table of totals; `trips` is what `on_the_way` returns."""
     return Grid(
         "Flow control by cause",
         ["cause", "evidence", "intervals", "longest", "total", "still open at the end of the capture"],
@@ -169,7 +192,8 @@ def totals_grid(rows: list[dict[str, Any]], left_out: int = 0) -> Grid:
             ]
             for r in rows
         ],
-        f"The total counts what several channels or consumers have at once several times.{_left_out(left_out)}",
+        f"The total counts what several channels or consumers have at once several times.{_trips(*trips)}"
+        f"{_left_out(left_out)}",
     )
 
 
@@ -197,6 +221,7 @@ def longest_grid(tables: Tables) -> Grid | None:
     if not rows:
         return None
     who = endpoints(tables, [r["connection_id"] for r in rows])
+    trips = round_trips(tables)
     return Grid(
         "Longest waits",
         [
@@ -219,7 +244,7 @@ def longest_grid(tables: Tables) -> Grid | None:
                 Cell(who.name(r["connection_id"])),
                 number(units.count(r["channel"])),
                 Cell(r["consumer_tag"] or units.NONE),
-                Cell(r["side"] or units.NONE),
+                Cell(_side(r, trips)),
                 Cell(EVIDENCE.get(r["evidence"], r["evidence"]) or units.NONE),
                 number(f"{_packet(r['start_packet'])} … {_packet(r['end_packet'])}"),
                 Cell(r["start_capture"] or units.NONE),
@@ -232,6 +257,22 @@ def longest_grid(tables: Tables) -> Grid | None:
 
 def _packet(packet: int | None) -> str:
     return "?" if packet is None else str(packet)
+
+
+def _trips(total: int, way: int) -> str:
+    if 2 * way <= total:
+        return ""
+    return (
+        f" Of {units.duration(total)} in which prefetch was full, {units.duration(way)} are the round trip to the "
+        "consumer: the way takes that time, not the consumer."
+    )
+
+
+def _side(row: dict[str, Any], trips: dict[int, int]) -> str:
+    trip = trips.get(row["connection_id"], 0)
+    if row["cause"] == "prefetch" and row["duration_ns"] and 2 * trip > row["duration_ns"]:
+        return f"mostly the way to the client ({units.duration(trip)} there and back)"
+    return row["side"] or units.NONE
 
 
 def _left_out(count: int) -> str:
@@ -259,7 +300,7 @@ def section(tables: Tables) -> Section:
     lanes = query(tables, captured.end(tables))
     if lanes and lanes.causes:
         page.parts.append(part(lanes, rows))
-    page.parts.append(totals_grid(rows, left_out))
+    page.parts.append(totals_grid(rows, left_out, on_the_way(tables)))
     longest = longest_grid(tables)
     if longest:
         page.parts.append(longest)

@@ -212,15 +212,21 @@ def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | N
     return _job("stream_credit", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
 
 
-def stream_deliveries(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
+def stream_deliveries(
+    stream_frames: Table, connections: Table, anomalies: Table | None = None, messages: Table | None = None
+) -> Table:
     """Return the table `stream_deliveries`: one row per chunk delivered, with its age and the consumer's lag.
 
     Args:
         stream_frames: `stream_frames`.
         connections: `connections`.
         anomalies: `anomalies`; without it no gaps are known.
+        messages: `messages`; without it what was published shows nothing of how far a stream goes.
     """
-    return _job("stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
+    return _job(
+        "stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies,
+        messages=messages,
+    )  # fmt: skip
 
 
 def transits(

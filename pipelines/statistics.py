@@ -35,7 +35,7 @@ from amqpscope.pipelines.connections.flow_control import FlowControl
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.model.events import MESSAGES, Events
 from amqpscope.pipelines.model.walk import Needs, Rows, Walk
-from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.stream import stored, stream_deliveries, stream_lag
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit

@@ -147,7 +147,7 @@ WORDS = {
     ("anomalies", "severity"): "note warning error",
     ("confirms", "outcome"): "ack nack none",
     ("confirms", "ended_by"): ENDINGS,
-    ("confirms", "numbered_by"): "counted proven inferred",
+    ("confirms", "numbered_by"): "counted proven",
     ("settlements", "outcome"): "ack nack reject auto none unknown",
     ("settlements", "ended_by"): ENDINGS,
     ("rpcs", "outcome"): "ok error none",

@@ -55,7 +55,7 @@ def test_no_command_prints_the_number_of_an_error(words: list[str], capsys: pyte
     ("source", "words"),
     [
         (None, ["amqpscope[tls]"]),
-        ('{"url": "file:///src/a b", "dir_info": {"editable": true}}', ["-e", "/src/a b[tls]"]),
+        ('{"url": "file:///src/a%20b", "dir_info": {"editable": true}}', ["-e", "/src/a b[tls]"]),
         ('{"url": "file:///src", "dir_info": {}}', ["amqpscope[tls] @ file:///src"]),
         ('{"url": "https://host/a.git", "vcs_info": {"vcs": "git"}}', ["amqpscope[tls] @ git+https://host/a.git"]),
     ],

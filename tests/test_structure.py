@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from amqpscope import pipelines
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("spec", "dissector", "pipelines", "dashboards")
 """Each imports from those before it."""
@@ -66,6 +68,12 @@ def test_no_room_of_statistics_imports_itself_by_a_detour() -> None:
     for module, folder in folders.items():
         graph[folder] |= {folders[name] for name in imports(module) if name in folders} - {folder}
     assert in_circles(graph) == []
+
+
+def test_no_module_hides_a_function_of_its_package() -> None:
+    """What a package offers by name is imported when it is asked for: a module of that name would be found instead."""
+    offered = {f"pipelines.{name}" for name in pipelines.__all__}
+    assert sorted(offered & MODULES.keys()) == []
 
 
 def test_modules_are_short() -> None:

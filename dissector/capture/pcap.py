@@ -32,7 +32,8 @@ from amqpscope.dissector.kernels.state import column
 HEADER = 24
 """Bytes of the file header."""
 
-_FORMATS = {  # magic number: nanoseconds in a unit of the fraction, size of a record header
+FORMATS = {
+    # magic number: nanoseconds in a unit of the fraction, bytes of a record header
     0xA1B2C3D4: (1000, 16),
     0xA1B23C4D: (1, 16),
     0xA1B2CD34: (1000, 24),
@@ -128,9 +129,9 @@ class PcapScanner(Scanner):
 
     def _take(self, header: bytes) -> None:
         """Take a file header, which holds for the records after it."""
-        self._order = _byte_order(header) or "<"
+        self._order = byte_order(header) or "<"
         magic, snap_length, link = struct.unpack_from(self._order + "I12xII", header)
-        self._unit_ns, self._prefix = _FORMATS[magic]
+        self._unit_ns, self._prefix = FORMATS[magic]
         link &= 0xFFFF  # the upper half is about frame check sequences
         self.state[PcapScan.LINK] = link
         self.state[PcapScan.BIG] = self._order == ">"
@@ -190,12 +191,13 @@ class PcapScanner(Scanner):
 
 def is_pcap(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is a classic capture."""
-    return _byte_order(head) is not None
+    return byte_order(head) is not None
 
 
-def _byte_order(head: bytes) -> str | None:
+def byte_order(head: bytes) -> str | None:
+    """Return the byte order of a file header, as `struct` has it; None where it is none."""
     if len(head) >= 4:
         for order in "<>":
-            if struct.unpack_from(order + "I", head)[0] in _FORMATS:
+            if struct.unpack_from(order + "I", head)[0] in FORMATS:
                 return order
     return None

@@ -47,6 +47,7 @@ NOTED = 5
 FIGURES = re.compile(r"\d[\d.]*( ns| µs| ms| s)?")
 """Figures; sentences that differ only in these count as equal."""
 OF_FIRST = "figures of the first"
+NAMES_OF_FIRST = "as the first has it"
 
 Row = dict[str, Any]
 
@@ -160,14 +161,10 @@ class Listing:
             rest = counted(sum(group.count for group in groups[most:]), "connection")
             lines = counted(len(groups) - most, "line")
             yield from paragraph(f"and {lines} more, of {rest}; --format json has them all", 0)
-        explained: set[str] = set()
-        for group in shown:
-            cause = cause_of(group.first, self.handshakes)
-            if cause.severity == "fine" or cause.code in explained:
-                continue
-            explained.add(cause.code)
-            yield ""
-            yield from explain(group.first, cause)
+        for cause, alike in by_cause(shown, self.handshakes):
+            if cause.severity != "fine":
+                yield ""
+                yield from explain(alike[0].first, cause, alike)
         if self.notes:
             yield ""
             yield paint("Notes", "name")
@@ -317,13 +314,40 @@ def sentence(row: Row) -> str:
     return str(row["handshake_cause"])
 
 
-def explain(row: Row, cause: Cause) -> Iterator[str]:
-    """Return the lines that explain a code for one connection: its meaning, what to do, and the proof."""
-    facts = {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
+def by_cause(groups: Iterable[Group], handshakes: Handshakes) -> list[tuple[Cause, list[Group]]]:
+    """Return the groups of each verdict, in the order of the first of each."""
+    found: dict[str, tuple[Cause, list[Group]]] = {}
+    for group in groups:
+        cause = cause_of(group.first, handshakes)
+        found.setdefault(cause.code, (cause, []))[1].append(group)
+    return list(found.values())
+
+
+def said_of(text: str, groups: list[Group]) -> str:
+    """Return a text about a verdict with the facts of the first group; marked where it may not hold for the others."""
+    texts = [filled(text, facts_of(group.first)) for group in groups]
+    is_all = len(set(texts)) == 1 and (texts[0] == text or all(group.is_uniform for group in groups))
+    return texts[0] if is_all else f"{texts[0]} ({NAMES_OF_FIRST})"
+
+
+def facts_of(row: Row) -> dict[str, str]:
+    """Return the facts that texts about a connection name."""
+    return {name: clean(str(item)) for name, item in json.loads(row["handshake_facts"] or "{}").items()}
+
+
+def explain(row: Row, cause: Cause, groups: list[Group] | None = None) -> Iterator[str]:
+    """Return the lines that explain a code for one connection: its meaning, what to do, and the proof.
+
+    Args:
+        row: the connection.
+        cause: its verdict.
+        groups: those with that verdict, of which the connection is the first; None: it alone.
+    """
+    groups = groups or [Group(row)]
     yield paint(cause.code, cause.severity)
     for head, text in (
-        ("Means", filled(cause.meaning, facts)),
-        ("Do", filled(cause.remedy, facts)),
+        ("Means", said_of(cause.meaning, groups)),
+        ("Do", said_of(cause.remedy, groups)),
         ("Proof", proof(row)),
     ):
         lines = paragraph(text, 9)

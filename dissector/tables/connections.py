@@ -250,6 +250,8 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     scale = half[Direction.WSCALE]
     rtt = conn[Conn.UP_TS] - conn[Conn.SYN_TS]
     is_timed = (facts[Facts.SYN] == 3) & (conn[Conn.SYN_TS] > 0) & (rtt >= 0)
+    up = half[Direction.SYN_TS][each, 1 - client]
+    is_answered = is_timed & (half[Direction.SYNS][each, 1 - client] == 1) & (conn[Conn.UP_TS] >= up)
     is_unscaled = (scale.min(axis=1) < 0) & (scale != -2).all(axis=1)
     found = {
         "connection_id": array(facts[Facts.ID]),
@@ -263,6 +265,7 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
         "frames": array(facts[Facts.FRAMES]),
         "messages": array(closed.messages),
         "rtt_ns": array(rtt, mask=~is_timed),
+        "client_rtt_ns": array(conn[Conn.UP_TS] - up, mask=~is_answered),
         "closed_ts_ns": array(end, mask=~is_over.any(axis=1)),
         "lost_bytes": array(lost),
         "retransmitted_bytes": array(half[Direction.AGAIN].sum(axis=1)),

@@ -305,7 +305,11 @@ def compare_clocks(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot
     conn, direction = flows.conn, flows.direction
     row = 2 * slot + side
     late_ms = (batch.ts_ns[i] - direction[row, Direction.ACK_TS]) // 1_000_000
-    is_apart = direction[row, Direction.ACK_CAPTURE] != batch.capture[i]
+    # Files of a rotation are one point, and packets may be out of order from one to the next. Files of directions that
+    # do not overlap, for their clocks are so far apart, look like a rotation, but have a SYN each.
+    is_apart = flows.points[direction[row, Direction.ACK_CAPTURE]] != flows.points[batch.capture[i]]
+    if direction[row, Direction.SYN_PACKET] > 0 and direction[row ^ 1, Direction.SYN_PACKET] > 0:
+        is_apart |= direction[row, Direction.SYN_CAPTURE] != direction[row ^ 1, Direction.SYN_CAPTURE]
     if is_apart and late_ms >= DISORDER_MS and conn[slot, Conn.CONTRADICTED] == 0:
         settle(flows, slot)  # a row needs the identity
         if flows.facts[slot, Facts.ID] == 0:

@@ -120,31 +120,48 @@ def lacking(flows: Flows, row: int, other: int, through: int) -> int:
 
 @kernel
 def pass_missing(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> None:
-    """Emit the missing bytes of both directions before these positions, seen elsewhere or not, and segments after them.
+    """Emit missing bytes of both directions before these positions, seen elsewhere or not, and segments after them."""
+    while pass_first(flows, out, slot, lost_0, lost_1):
+        pass
+
+
+@kernel
+def pass_first(flows: Flows, out: Results, slot: int, lost_0: int, lost_1: int) -> bool:
+    """Emit the first missing bytes before these positions, and segments after them; return False if there are none.
 
     An acknowledgement alone may be wrong: bytes that nothing follows here, and nobody else has seen, go on missing.
+    Where both directions lack bytes, those count first that come before the earlier segment.
     """
     direction, elsewhere, segments = flows.direction, flows.elsewhere, flows.segments
     row = 2 * slot
-    while True:
-        through_0, through_1 = known(flows, row, lost_0), known(flows, row + 1, lost_1)
-        first = lacking(flows, row, row + 1, through_0)
-        second = lacking(flows, row + 1, row, through_1)
-        side = 0 if first == READY else 1
-        if first != READY and second != READY:
-            before = direction[row, Direction.POS] + direction[row + 1, Direction.POS]
-            release(flows, out, slot, 0, 0)
-            if direction[row, Direction.POS] + direction[row + 1, Direction.POS] > before:
-                continue
-            if first == WAITS and second == WAITS:
-                return
-            # Each acknowledges what the other brings, or nobody has what it acknowledges.
-            side = 0 if first == NEEDS else 1
-            if first == NEEDS and second == NEEDS:
-                seen_0 = segments[elsewhere[row, Queue.HEAD], Segment.SEEN]
-                side = 0 if seen_0 <= segments[elsewhere[row + 1, Queue.HEAD], Segment.SEEN] else 1
-        if emit_missing(flows, out, slot, side, through_1 if side else through_0):
-            release(flows, out, slot, 0, 0)
+    through_0, through_1 = known(flows, row, lost_0), known(flows, row + 1, lost_1)
+    first = lacking(flows, row, row + 1, through_0)
+    second = lacking(flows, row + 1, row, through_1)
+    side = 0 if first == READY else 1
+    if first == READY and second == READY and next_seen(flows, row + 1) < next_seen(flows, row):
+        side = 1
+    elif first != READY and second != READY:
+        before = direction[row, Direction.POS] + direction[row + 1, Direction.POS]
+        release(flows, out, slot, 0, 0)
+        if direction[row, Direction.POS] + direction[row + 1, Direction.POS] > before:
+            return True
+        if first == WAITS and second == WAITS:
+            return False
+        # Each acknowledges what the other brings, or nobody has what it acknowledges.
+        side = 0 if first == NEEDS else 1
+        if first == NEEDS and second == NEEDS:
+            seen_0 = segments[elsewhere[row, Queue.HEAD], Segment.SEEN]
+            side = 0 if seen_0 <= segments[elsewhere[row + 1, Queue.HEAD], Segment.SEEN] else 1
+    emit_missing(flows, out, slot, side, through_1 if side else through_0)
+    release(flows, out, slot, 0, 0)
+    return True
+
+
+@kernel
+def next_seen(flows: Flows, row: int) -> int:
+    """Return the number of the segment that follows the missing bytes of a direction; ANYWHERE: there is none."""
+    head = flows.queues[row, Queue.HEAD]
+    return flows.segments[head, Segment.SEEN] if head >= 0 else ANYWHERE
 
 
 @kernel
@@ -163,17 +180,16 @@ def known(flows: Flows, row: int, lost: int) -> int:
 
 
 @kernel
-def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> bool:
+def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> None:
     """Emit the next missing bytes of a direction: from the first segment seen elsewhere, or the gap before that.
 
-    Returns whether a gap goes on after what the other side answered before it had the rest: the answer comes first.
+    A gap ends where the other side answered before it had the rest: the answer comes first.
     """
     conn, segments = flows.conn, flows.segments
     row = 2 * slot + side
     here = flows.direction[row, Direction.POS]
     first = flows.elsewhere[row, Queue.HEAD]
     is_gap = first < 0 or segments[first, Segment.POS] > here
-    goes_on = False
     at = shown(flows, row, 2 * slot + 1 - side)
     packet, ts, _ = at
     if is_gap:
@@ -183,7 +199,6 @@ def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int)
         answer = flows.queues[2 * slot + 1 - side, Queue.HEAD]
         if answer >= 0 and here < segments[answer, Segment.NEEDS] < end:
             end = segments[answer, Segment.NEEDS]
-            goes_on = True
         emit(out, slot, side, here, -1, end - here, at, at)
         flows.direction[row, Direction.LOST] += end - here
     else:
@@ -198,7 +213,6 @@ def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int)
         emit(out, slot, side, here, segments[first, Segment.OFFSET] + skip, end - here, at, own)
     advance(flows.direction, row, end)
     flows.direction[row, Direction.RUN_SEEN] = -1  # what follows waited for no packet
-    return goes_on
 
 
 @kernel
@@ -267,7 +281,10 @@ def release_overdue(flows: Flows, out: Results, slot: int) -> None:
     """Emit the segments that need not wait any more; bytes missing for too long count as lost."""
     clock = flows.conn[slot, Conn.CLOCK]
     if flows.conn[slot, Conn.UNSETTLED] == 0:
-        give_up(flows, out, slot, overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock))
+        first, second = overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock)
+        while pass_first(flows, out, slot, first, second):  # what comes then may be overdue, and before the rest
+            first, second = overdue(flows, 2 * slot, clock), overdue(flows, 2 * slot + 1, clock)
+        release(flows, out, slot, first, second)
         for row in range(2 * slot, 2 * slot + 2):
             if flows.direction[row, Direction.STARTED] == STARTED_BY_OTHER and overdue(flows, row, clock):
                 flows.direction[row, Direction.STARTED] = UNSEEN

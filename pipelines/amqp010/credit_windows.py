@@ -281,7 +281,7 @@ def deliver(
         if rows[row, FLOW_MODE] == WINDOW and limited:
             remember(batch, i, row, size, rows, sessions, ledger)
         use(rows, row, -1, -size)
-        prove(rows, row, events[i, EV.TS], conn, written, state)
+        prove(rows, row, events[i, EV.TS], -1, conn, written, state)
         look(batch, i, rows, row, conn, gaps, written, state)
     amounts[channel] = min(amounts[channel], 1)
 
@@ -361,7 +361,7 @@ def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
             rows[row, SUB.RELEASED_TS] = events[i, EV.TS]
         rows[row, SUB.SINCE] = -1
     elif waits and rows[row, SUB.SINCE] < 0:
-        prove(rows, row, NONE, conn, written, state)
+        prove(rows, row, NONE, -1, conn, written, state)
         rows[row, SUB.SINCE] = more[i, MORE.IDENTITY]
         rows[row, SUB.SINCE_FRAME] = events[i, EV.ORDER]
         rows[row, SUB.SINCE_TS] = events[i, EV.TS]
@@ -371,7 +371,7 @@ def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
 def over(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """End a subscription, and its wait."""
     events, more, _ = batch
-    prove(rows, row, NONE, conn, written, state)
+    prove(rows, row, NONE, -1, conn, written, state)
     if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, events[i, EV.ORDER], written, state):
         wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], more[i, MORE.IDENTITY],
              events[i, EV.TS], 1, 0)  # fmt: skip
@@ -388,7 +388,7 @@ def close(
     """End all subscriptions of the connection; there is room for two waits of each."""
     table, rows, count = subscribed
     for row in range(count[0]):
-        prove(rows, row, NONE, conn, written, state)
+        prove(rows, row, NONE, -1, conn, written, state)
         if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
             end_wait(rows, row, conn, written, state)
     lu.clear(table, rows, KEY, count[0])

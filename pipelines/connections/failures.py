@@ -43,6 +43,7 @@ class Failures:
         here["cause"] = pc.coalesce(bad.column("ending_cause"), bad.column("handshake_cause"))
         here["came_up"] = bad.column("ending").is_valid()
         here["connections"] = np.ones(bad.num_rows, np.int64)
+        here["same_cause"] = pa.repeat(pa.scalar(True), bad.num_rows)
         here["latest_ts_ns"] = bad.column("first_ts_ns")
         self._kept.add(_folded([conform("failures", here, bad.num_rows).select(PARTIAL.names)]))
 
@@ -80,11 +81,16 @@ def _folded(parts: Sequence[pa.Table]) -> pa.Table:
     by = [(name, "ascending", "at_start") for name in _FIRST]
     rows = rows.take(pc.sort_indices(rows, sort_keys=by))
     rows = rows.append_column("at", pa.array(np.arange(rows.num_rows)))
-    sums = [("at", "min"), ("connections", "sum"), ("latest_ts_ns", "max")]
+    sums = [
+        ("at", "min"), ("connections", "sum"), ("latest_ts_ns", "max"), ("same_cause", "all"),
+        ("cause", "count_distinct", pc.CountOptions("all")),
+    ]  # fmt: skip
     groups = rows.group_by(list(_GROUP), use_threads=False).aggregate(sums)
     first = rows.take(groups["at_min"]).select([*_GROUP, *_FIRST])
     columns = {name: first[name] for name in first.column_names}
     columns |= {"connections": groups["connections_sum"], "latest_ts_ns": groups["latest_ts_ns_max"]}
+    is_one = pc.less_equal(groups["cause_count_distinct"], 1)
+    columns["same_cause"] = pc.and_(groups["same_cause_all"], is_one)
     return conform("failures", columns, first.num_rows).select(PARTIAL.names)
 
 

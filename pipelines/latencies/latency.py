@@ -148,7 +148,7 @@ class Latencies:
 
         `count` is of answers, good and bad, with a latency of at least zero, and the percentiles are theirs. Each
         request counts in one of `count`, `unusable` (answered, but without such a latency: clocks stepped, the publish
-        of a delivery is ambiguous, the delivery is repeated, or the number of a publish only inferred), `censored` (the
+        of a delivery is ambiguous, or the delivery is repeated), `censored` (the
         capture may have missed the answer) and `unanswered` (a close, a recover or a rollback came first); so they add
         up. `failed` is of bad answers (nack, reject, error) and all that is `unanswered`.
         """

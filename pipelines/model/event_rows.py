@@ -46,7 +46,7 @@ LEADING: dict[int, tuple[str, ...]] = {
 }  # fmt: skip
 """Columns that all events have."""
 DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
-    CONNECTIONS: {"closed": ("closed_by",), "one_direction": ("handshake_outcome",)},
+    CONNECTIONS: {"closed": ("closed_by", "closed_ts_ns"), "one_direction": ("handshake_outcome",)},
     ANOMALIES: {"what": ("code",), "missing": ("code", "detail")},
     FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
     STREAM_FRAMES: {"what": ("command",)},
@@ -95,7 +95,9 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     if source == CONNECTIONS:
         rows = rows.append_column("one_direction", pc.equal(rows["handshake_outcome"].cast(pa.string()), ONE_DIRECTION))
         is_evicted = pc.fill_null(pc.equal(rows["closed_by"].cast(pa.string()), "evicted"), False)
-        closed = pc.add(pc.is_valid(rows["closed_by"]).cast(pa.int8()), is_evicted.cast(pa.int8()))
+        # A close of the protocol alone ends nothing: its answer, a FIN or a RST may have come after the capture.
+        is_over = pc.or_(pc.is_valid(rows["closed_ts_ns"]), is_evicted)
+        closed = pc.add(is_over.cast(pa.int8()), is_evicted.cast(pa.int8()))
         return rows.append_column("closed", closed)
     rows = rows.append_column("what", words_of(source, rows).cast(pa.int16()))
     if source == ANOMALIES:

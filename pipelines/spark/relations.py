@@ -43,20 +43,27 @@ def relations(
         for name in SOURCES
     }
     asked, run, read = compute.Plan.of(wanted)
-    if (asked | read) & {*MADE}:
-        found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
-        for name, table in python_tables(*found).items():
-            known[name] = spark.createDataFrame(table)
+    kept: list[DataFrame] = []
+    try:
+        if (asked | read) & {*MADE}:
+            found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
+            for name, table in python_tables(*found).items():
+                known[name] = spark.createDataFrame(table)
+                if name in asked:
+                    yield name, known[name]
+        for name in run:
+            rows = _rows(spark, texts()[name], known)
+            known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
+            if name in read:  # by texts and rules, each of which would compute it anew
+                kept.append(known[name].persist())
             if name in asked:
                 yield name, known[name]
-    for name in run:
-        rows = _rows(spark, texts()[name], known)
-        known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
-        if name in asked:
-            yield name, known[name]
-    if asked & {*compute.FINDINGS}:
-        for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow().to_pylist()).items():
-            yield name, spark.createDataFrame(table)
+        if asked & {*compute.FINDINGS}:
+            for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow().to_pylist()).items():
+                yield name, spark.createDataFrame(table)
+    finally:
+        for each in kept:
+            each.unpersist()
 
 
 def _plausible(field: pa.Field) -> Column:

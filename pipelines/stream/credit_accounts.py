@@ -10,6 +10,9 @@ The states of a subscription:
 | released | credit, while it waits | the interval ends; the next delivery shows whether it was a wait |
 
 A wait that a gap cuts off counts up to the gap, and has no end. A wait ends when another subscription takes its id.
+It is proven where the next delivery follows the credit at once, or brings a chunk that the broker had written before
+the credit came. No chunk is delivered before it is written, so the least age of chunks bounds how much the clock of the
+capture is ahead of the broker's.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ from amqpscope.pipelines.stream.subscriptions import SUB
 
 AT_LEAST = 1_000_000
 """A delivery within one millisecond, or two round trips if that is longer, follows a credit (ns)."""
+MILLISECOND = 1_000_000
+MOST_TIME = 1 << 42
+"""Times of chunks beyond this (milliseconds: the year 2109) do not count."""
 MOST_ROUND_TRIP = 1 << 40
 """Longer round trips (18 minutes) do not count."""
 SUBSCRIBED, CREDIT, DELIVERED, UNSUBSCRIBED = range(4)
@@ -44,6 +50,7 @@ class More(NamedTuple):
     CORRELATION: int  # -1 for null
     CODE: int  # response_code; -1 for null
     RTT: int  # of connections; -1 for null
+    CHUNK: int  # of deliveries: when the chunk was written, by the broker's clock (ms); -1 for null
 
 
 class Change(NamedTuple):
@@ -83,6 +90,7 @@ class State(NamedTuple):
     WAITS: int
     WINDOW: int  # ns within which a delivery follows a credit
     CLOSING: int  # subscriptions that are closed, at the end of the connection
+    AGE: int  # the least age of a chunk that was delivered (ns); NEVER: none
 
 
 MORE, CH, WT, ST = declare(More), declare(Change), declare(Wait), declare(State)
@@ -106,6 +114,7 @@ def walk(
                 return FULL
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.WINDOW] = AT_LEAST
+            state[ST.AGE] = NEVER
         word, side, number = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], more[i, MORE.SUBSCRIPTION]
         changes = word == _SUBSCRIBE or word == _CREDIT or word == _DELIVER or word == _UNSUBSCRIBE
         lacks = word == 0 or (changes and number < 0 and events[i, EV.RESPONSE] == 0)
@@ -134,7 +143,10 @@ def walk(
                 if rows[row, SUB.ASKED] >= 0 and (word == _UNSUBSCRIBE or sb.is_overdue(rows, row, conn)):
                     begin(rows, row, conn, gaps, written, state)
                 if word == _DELIVER:
-                    prove(rows, row, events[i, EV.TS], conn, written, state)
+                    chunk = more[i, MORE.CHUNK]
+                    if 0 <= chunk < MOST_TIME and events[i, EV.TS] >= 0:
+                        state[ST.AGE] = min(state[ST.AGE], events[i, EV.TS] - chunk * MILLISECOND)
+                    prove(rows, row, events[i, EV.TS], chunk, conn, written, state)
                     rows[row, SUB.USED] += 1
                 kind = DELIVERED if word == _DELIVER else UNSUBSCRIBED
                 change(events, more, i, rows, row, kind, conn, gaps, written, state)
@@ -177,7 +189,7 @@ def is_certain(conn: Array, gaps: int) -> bool:
 def begin(rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Give the id to the requested subscription."""
     asked, frame, ts = rows[row, SUB.ASKED], rows[row, SUB.ASKED_FRAME], rows[row, SUB.ASKED_TS]
-    prove(rows, row, NONE, conn, written, state)
+    prove(rows, row, NONE, -1, conn, written, state)
     if rows[row, SUB.SINCE] >= 0:
         if not cut_off(rows, row, conn, gaps, frame, written, state):
             wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], asked, ts, 1, 0)
@@ -215,7 +227,7 @@ def change(
                      more[i, MORE.IDENTITY], ts, 1, 0)  # fmt: skip
             rows[row, SUB.SINCE] = -1
     elif waits and rows[row, SUB.SINCE] < 0:
-        prove(rows, row, NONE, conn, written, state)
+        prove(rows, row, NONE, -1, conn, written, state)
         rows[row, SUB.SINCE] = more[i, MORE.IDENTITY]
         rows[row, SUB.SINCE_FRAME] = frame
         rows[row, SUB.SINCE_TS] = ts
@@ -226,16 +238,34 @@ def change(
 
 
 @kernel
-def prove(rows: Array, row: int, ts: int, conn: Array, written: Written, state: Array) -> None:
-    """Decide about the last wait: it was one if a delivery (`ts`; NONE: there was none) follows the credit soon."""
+def prove(rows: Array, row: int, ts: int, chunk: int, conn: Array, written: Written, state: Array) -> None:
+    """Decide about the last wait, by the next delivery.
+
+    Args:
+        rows: see `subscriptions`.
+        row: the subscription.
+        ts: time of the delivery; NONE: there was none.
+        chunk: when its chunk was written (ms); -1: not known.
+        conn: CONN.
+        written: rows of waits.
+        state: ST.
+    """
     if rows[row, SUB.PROOF] < 0:
         return
     took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
     proven = 1 if 0 <= took <= state[ST.WINDOW] else 0
+    if took >= 0 and 0 <= chunk < MOST_TIME and chunk_written_by(chunk, state) <= rows[row, SUB.RELEASED_TS]:
+        proven = 1
     wait(written, state, conn, rows, row, rows[row, SUB.PROOF], rows[row, SUB.PROOF_TS], rows[row, SUB.RELEASED],
          rows[row, SUB.RELEASED_TS], 1, proven)  # fmt: skip
     rows[row, SUB.PROOF] = -1
     rows[row, SUB.RELEASED] = -1
+
+
+@kernel
+def chunk_written_by(chunk: int, state: Array) -> int:
+    """Return until when a chunk was written at the latest (ns), by the clock of the capture."""
+    return (chunk + 1) * MILLISECOND + min(state[ST.AGE], MOST_TIME * MILLISECOND)
 
 
 @kernel
@@ -263,7 +293,7 @@ def close(conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, st
             return False
         if rows[row, SUB.ASKED] >= 0:
             begin(rows, row, conn, gaps, written, state)
-        prove(rows, row, NONE, conn, written, state)
+        prove(rows, row, NONE, -1, conn, written, state)
         if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
             end_wait(rows, row, conn, written, state)
         state[ST.CLOSING] = row + 1

@@ -22,6 +22,7 @@ class More(NamedTuple):
     POSITION: int  # its position in the batch
     PUBLISHER: int  # publisher_id
     EPOCH: int  # publisher_epoch of messages
+    ENTRY: int  # of its frame that messages are in
     RECORDS: int  # messages that stand for one event
     SIZE: int  # of their bodies
     RANK: int  # of the least name among names; meaningful where an id stands several times in a frame
@@ -38,7 +39,7 @@ class Batch(NamedTuple):
     """What the kernel reads."""
 
     matrix: Ints
-    """EV; messages of one frame and publishing id that follow each other are one event."""
+    """EV; messages of one entry of a frame that follow each other are one event."""
     more: Ints
     text: Bytes
 
@@ -71,6 +72,7 @@ def publications(events: Events, at: Ints, base: int) -> Batch:
     published = np.flatnonzero(matrix[:, EV.WHAT] == _PUBLISH)
     if len(published):
         more[published, MORE.EPOCH] = events.ints({MESSAGES: "publisher_epoch"})[at[published]]
+        more[published, MORE.ENTRY] = events.ints({MESSAGES: "entry"})[at[published]]
         more[published, MORE.SIZE] = events.ints({MESSAGES: "body_size"})[at[published]]
         _name(events, matrix, more, published)
         kept = _joined(events, matrix, more, published)
@@ -107,13 +109,13 @@ def _digest(events: Events, source: int, more: Ints, rows: Ints) -> None:
 
 
 def _joined(events: Events, matrix: Ints, more: Ints, published: Ints) -> Any:
-    """Join messages of one frame and publishing id that follow each other.
+    """Join messages of one entry that follow each other: those of a sub-batch.
 
     Returns:
         Which rows are left (bool), the first of each; None for all.
     """
     same = (EV.CONNECTION, EV.ORDER, EV.NUMBER)
-    first = _changes(matrix, more, published, same, (MORE.PUBLISHER,))
+    first = _changes(matrix, more, published, same, (MORE.PUBLISHER, MORE.ENTRY))
     frame = _changes(matrix, more, published, same[:2], ())
     disorder = np.zeros(len(published), np.bool_)
     disorder[1:] = ~frame[1:] & first[1:] & (matrix[published[1:], EV.NUMBER] <= matrix[published[:-1], EV.NUMBER])

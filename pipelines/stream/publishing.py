@@ -163,14 +163,15 @@ def has_room(of: Outstanding) -> bool:
 
 @kernel
 def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
-    """Add messages of one frame and publishing id: a sending, or more of the last one."""
+    """Add messages of one entry of a frame: a sending, or more of the last one."""
     waiting, index, counts = of.ids
     publisher = pb.sender(events, more, i, of.conn, of.publishers, of.book, of.facts)
     rows = of.publishers[0]
     number, frame, opener = events[i, EV.NUMBER], events[i, EV.ORDER], more[i, MORE.IDENTITY]
     first = found(waiting, index, rows[publisher, PUB.ID], number)
-    if first >= 0 and waiting[waiting[first, WAIT.LAST], WAIT.FRAME] == frame:
-        add(waiting, waiting[first, WAIT.LAST], more, i, opener, of.state[ST.BASE])
+    last = waiting[first, WAIT.LAST] if first >= 0 else -1
+    if last >= 0 and waiting[last, WAIT.FRAME] == frame and waiting[last, WAIT.ENTRY] == more[i, MORE.ENTRY]:
+        add(waiting, last, more, i, opener, of.state[ST.BASE])
         return
     if counts[CT.LIVE] >= of.state[ST.LIMIT]:
         row = oldest(waiting, counts)
@@ -183,6 +184,7 @@ def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
     waiting[row, WAIT.OTHER] = -1
     waiting[row, WAIT.RANK] = more[i, MORE.RANK]
     waiting[row, WAIT.FRAME] = frame
+    waiting[row, WAIT.ENTRY] = more[i, MORE.ENTRY]
     waiting[row, WAIT.PUBLISHER] = rows[publisher, PUB.ID]
     waiting[row, WAIT.EPOCH] = rows[publisher, PUB.EPOCH]
     waiting[row, WAIT.NUMBER] = number

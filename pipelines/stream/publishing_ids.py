@@ -27,6 +27,7 @@ class Sending(NamedTuple):
     OTHER: int  # id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none
     RANK: int  # among names of messages in this batch, of the one of them that is in it
     FRAME: int
+    ENTRY: int  # of the frame
     PUBLISHER: int
     EPOCH: int
     NUMBER: int

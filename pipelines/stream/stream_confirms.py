@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
-from amqpscope.pipelines.model.events import MESSAGES, STREAM_FRAMES, Events
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, STREAM_FRAMES, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import difference
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, steps, unpack
@@ -24,10 +25,11 @@ from amqpscope.pipelines.model.unanswered import ENDED_BY, GAP
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import publishers as pb
 from amqpscope.pipelines.stream import publishing_ids as pid
-from amqpscope.pipelines.stream import stored
+from amqpscope.pipelines.stream import stored, stream_deliveries
 from amqpscope.pipelines.stream.publications import publications
 from amqpscope.pipelines.stream.publishers import RQ
 from amqpscope.pipelines.stream.publishing import (
+    ACK,
     DONE,
     FULL,
     FULL_WAITING,
@@ -58,7 +60,8 @@ DEDUPLICATED = (None, False, True, True)
 class StreamConfirms:
     """Writes `confirms` of streams: a row for each publishing id and publisher, and for each time that it was sent.
 
-    Besides, it yields partial results under the name `stored.PARTIAL`.
+    Besides, it yields partial results under the name `stored.PARTIAL`; and under `stream_deliveries.PARTIAL` the
+    records that the broker certainly stored: those confirmed, and not deduplicated.
 
     Args:
         compiled: whether kernels run compiled.
@@ -66,8 +69,9 @@ class StreamConfirms:
     """
 
     tables = ("confirms",)
-    partial = (stored.PARTIAL,)
+    partial = (stored.PARTIAL, stream_deliveries.PARTIAL)
     needs: Mapping[int, Needs] = {
+        CONNECTIONS: Needs(("server_ip",)),
         # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
             (
@@ -76,7 +80,7 @@ class StreamConfirms:
             )
         ),
         MESSAGES: Needs(
-            ("publisher_id", "publisher_epoch", "publisher_reference", "stream", "body_size", "message_id"),
+            ("publisher_id", "publisher_epoch", "publisher_reference", "stream", "body_size", "message_id", "entry"),
             ("publish",),
         ),
     }  # fmt: skip
@@ -84,7 +88,7 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 2
+    VERSION = 4
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -97,6 +101,10 @@ class StreamConfirms:
         self._reset()
 
     def _reset(self) -> None:
+        self.servers: dict[int, str | None] = {}
+        """The brokers of the open connection, and of those in the batch."""
+        self._new: list[pa.Table] = []
+        """Rows of `confirms` of this batch: records that were stored."""
         self.conn, self.gaps = cn.fresh()
         self._make_room(np.zeros((FIRST, len(WAIT)), np.int64), np.zeros(len(CT), np.int64))
         self.publishers = pb.fresh()
@@ -127,6 +135,9 @@ class StreamConfirms:
         if not len(at):
             return
         batch = publications(events, at, self.waiting.base)
+        mine = at[events.source[at] == CONNECTIONS]
+        rows = events.take(CONNECTIONS, mine, ["connection_id", "server_ip"])
+        self.servers |= dict(zip(rows["connection_id"].to_pylist(), rows["server_ip"].to_pylist(), strict=True))
         self.waiting.begin(events)
         self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
@@ -139,6 +150,9 @@ class StreamConfirms:
             else:
                 yield from self._rows(events)
         self.waiting.end(self._still())
+        yield from self._stored()
+        open_ = int(self.conn[cn.CONN.ID])
+        self.servers = {open_: self.servers[open_]} if open_ in self.servers else {}
 
     def _outstanding(self) -> Outstanding:
         return Outstanding(
@@ -185,6 +199,8 @@ class StreamConfirms:
             "counts": counts, "asked": self.asked, "entries": self.book[0], "used": self.book[1], "state": self.state,
         }  # fmt: skip
         parts |= named("publishers", self.publishers)
+        if self.servers:
+            parts["servers"] = pa.table({"id": list(self.servers), "ip": pa.array(self.servers.values(), pa.string())})
         rows = self.waiting.table()
         state = pack("stream_confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
         self.waiting.drop()
@@ -196,6 +212,8 @@ class StreamConfirms:
         parts = unpack("stream_confirms", self.VERSION, state)
         self.conn, self.gaps, self.asked, self.state = (parts[name] for name in ("conn", "gaps", "asked", "state"))
         self.book = parts["entries"], parts["used"]
+        known_ = parts["servers"].to_pydict() if "servers" in parts else {"id": [], "ip": []}
+        self.servers = dict(zip(known_["id"], known_["ip"], strict=True))
         rows, row_of, before, count = group(parts, "publishers")
         self.publishers = rows, row_of, before, count
         self._make_room(grown(parts["waiting"], FIRST), parts["counts"])
@@ -214,7 +232,30 @@ class StreamConfirms:
         count = int(self.state[ST.OUT])
         self.state[ST.OUT] = 0
         if count:
-            yield "confirms", self._made(events, self.out[:count])
+            out = self.out[:count]
+            made = self._made(events, out)
+            yield "confirms", made
+            new = made.filter(pa.array((out[:, OUT.OUTCOME] == ACK) & (out[:, OUT.DEDUPLICATED] == pb.NO)))
+            if len(new := new.filter(pc.is_valid(new["stream"]))):
+                self._new.append(new)
+
+    def _stored(self) -> Iterator[Rows]:
+        """Yield partial results of `stream_deliveries` for new records: those published and confirmed together are one.
+
+        A batch has all that one frame confirms.
+        """
+        if not self._new:
+            return
+        confirms, self._new = pa.concat_tables(self._new), []
+        names = ["connection_id", "stream", "publish_ts_ns", "confirm_ts_ns", "confirm_frame_no"]
+        sums = confirms.group_by(names, use_threads=False).aggregate([("records", "sum")])
+        servers = [self.servers.get(identity) for identity in sums["connection_id"].to_pylist()]
+        columns = {
+            "connection_id": sums["connection_id"], "stream": sums["stream"], "records": sums["records_sum"],
+            "ts_ns": sums["confirm_ts_ns"], "frame_no": sums["confirm_frame_no"], "sent_ts_ns": sums["publish_ts_ns"],
+            "kind": pa.array([stream_deliveries.STORED] * len(sums), pa.int64()), "server_ip": servers,
+        }  # fmt: skip
+        yield stream_deliveries.PARTIAL, stream_deliveries.partial(columns, len(sums))
 
     def _made(self, events: Events | None, out: Any) -> pa.Table:
         """Return rows of `confirms` for rows of `out`."""

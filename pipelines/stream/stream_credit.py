@@ -22,7 +22,7 @@ from amqpscope.pipelines.model.store import group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import subscriptions as sb
 from amqpscope.pipelines.stream.credit_accounts import AT_LEAST, CH, DONE, FULL, KINDS, MORE, ST, WT, close, walk
-from amqpscope.pipelines.stream.streams import NONE, Retained, of_streams
+from amqpscope.pipelines.stream.streams import NEVER, NONE, Retained, of_streams
 from amqpscope.pipelines.stream.subscriptions import SUB, consumers
 
 ROOM = 1 << 16
@@ -41,10 +41,10 @@ class StreamCredit:
         CONNECTIONS: Needs(("rtt_ns",)),
         # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
-            ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties")
+            ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties", "chunk_timestamp")
         ),
     }  # fmt: skip
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
@@ -57,7 +57,7 @@ class StreamCredit:
         self.conn, self.gaps = cn.fresh()
         self.subscriptions = sb.fresh()
         self.state = np.zeros(len(ST), np.int64)
-        self.state[ST.WINDOW] = AT_LEAST
+        self.state[[ST.WINDOW, ST.AGE]] = AT_LEAST, NEVER
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -86,6 +86,7 @@ class StreamCredit:
             (MORE.CORRELATION, {STREAM_FRAMES: "correlation_id"}, -1),
             (MORE.CODE, {STREAM_FRAMES: "response_code"}, -1),
             (MORE.RTT, {CONNECTIONS: "rtt_ns"}, -1),
+            (MORE.CHUNK, {STREAM_FRAMES: "chunk_timestamp"}, -1),
         ):  # fmt: skip
             more[:, column] = events.ints(of, missing)[at]
         return more

@@ -28,9 +28,9 @@ from amqpscope.pipelines.stream.subscriptions import SUB, consumers
 
 PARTIAL = "stream_offsets"
 """Name of the partial results."""
-REACHED, DELIVERY, RENEWED = range(3)
+REACHED, DELIVERY, RENEWED, STORED = range(4)
 """Kinds of partial results: an offset that the stream has reached; a delivery, which also shows one; the stream was
-deleted or created: its offsets begin again."""
+deleted or created: its offsets begin again; records of one publish that the broker stored (`stream_confirms`)."""
 OFFSETS = pa.schema(
     [
         *schema("stream_deliveries"),
@@ -38,10 +38,11 @@ OFFSETS = pa.schema(
         ("reached", pa.int64()),
         ("kind", pa.int64()),
         ("tells_end", pa.bool_()),
+        ("sent_ts_ns", pa.int64()),
     ]
 )
 """Columns of partial results: those of `stream_deliveries`, the broker, the reached offset (or null), the kind, whether
-a delivery says which chunk is the stream's last."""
+a delivery says which chunk is the stream's last, and when records that were stored had been published."""
 MILLISECOND = 1_000_000
 
 _SUBSCRIBE, _DELIVER = what(STREAM_FRAMES, "subscribe"), what(STREAM_FRAMES, "deliver")
@@ -281,16 +282,18 @@ class StreamDeliveries:
             "tells_end": pc.greater_equal(frames["committed_chunk_id"].cast(pa.int64()), frames["chunk_id"]),
         }
         columns |= {name: frames[name] for name in OFFSETS.names if name in frames.column_names}
-        rows = pa.table(
-            [
-                columns[field.name] if columns.get(field.name) is not None else pa.nulls(count, field.type)
-                for field in OFFSETS
-            ],
-            schema=OFFSETS,
-        )
+        rows = partial(columns, count)
         whole = chunk.is_valid().to_numpy(zero_copy_only=False)
         useful = rows["reached"].is_valid().to_numpy() | (out[:, OUT.KIND] == RENEWED)
         return rows.filter(pa.array(np.where(delivers, whole, useful)))
+
+
+def partial(columns: Mapping[str, Any], count: int) -> pa.Table:
+    """Return partial results (OFFSETS) of these columns; the others are null."""
+    made = [
+        columns[field.name] if columns.get(field.name) is not None else pa.nulls(count, field.type) for field in OFFSETS
+    ]
+    return pa.table(made, schema=OFFSETS)
 
 
 def _ages(frames: pa.Table) -> tuple[pa.Array, pa.Array]:

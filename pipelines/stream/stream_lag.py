@@ -1,16 +1,19 @@
 """How far consumers were behind their streams: a walk over streams, in the order of time.
 
 Its rows are partial results of `stream_deliveries` of all connections, sorted by KEY and ORDER. All rows of a stream on
-a broker go to the same walk. The lag counts from the highest offset seen of the stream so far (rows of the same time
-included), on any connection to that broker: it is a lower bound, because no frame says how long a stream is. Where
-nothing shows an offset beyond the delivery, and the delivery does not say which chunk is the last, the lag is unknown.
-When a stream is deleted or created again, its offsets begin again.
+a broker go to the same walk. The lag counts from the highest offset that the stream is known to have reached so far
+(rows of the same time included), on any connection to that broker: it is a lower bound, because no frame says how long
+a stream is. Frames show offsets; and each record that was stored is one more, if it was published after the frame that
+showed the offset: what was published before may be among what that counts. Before any frame shows one, a stream holds
+at least what was stored. Where nothing shows an offset beyond the delivery, no publisher of the stream was captured,
+and the delivery does not say which chunk is the last, the lag is unknown. When a stream is deleted or created again,
+its offsets begin again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,46 +23,87 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.speaking import difference
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.store import declare, pack, unpack
 from amqpscope.pipelines.model.walk import Rows, conform
-from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED
+from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED, STORED
+from amqpscope.pipelines.stream.streams import NEVER
 
 KEY = ("server_ip", "stream")
 """Columns that group rows."""
 ORDER = ("ts_ns", "connection_id", "frame_no")
-_INNER = ("server_ip", "reached", "kind", "tells_end")
+_INNER = ("server_ip", "reached", "kind", "tells_end", "sent_ts_ns")
 """The last columns of partial results, which rows do not have."""
+MOST_RECORDS = 1 << 40
+"""Of one publish: sums of these do not overflow."""
 MOST_AT_ONCE = 1 << 20
 """Rows of one stream and time; beyond that, later ones do not count for earlier ones."""
 
 
+EVER = -(1 << 62)
+"""Before all times."""
+
+
+class State(NamedTuple):
+    """Columns of `state`, one row."""
+
+    SERVER: int  # keys of the last row
+    STREAM: int
+    REACHED: int  # the highest offset that the stream has reached; -1: none
+    SHOWN_TS: int  # when a frame showed the offset from which records that were stored are counted
+    PUBLISHED: int  # 1: records of a publisher were stored
+
+
+ST = declare(State)
+
+
 @kernel
-def walk(keys: Array, times: Array, reached: Array, renewed: Array, state: Array, seen: Array) -> None:
+def walk(
+    keys: Array, times: Array, kind: Array, reached: Array, records: Array, sent: Array, state: Array, seen: Array,
+    published: Array,
+) -> None:  # fmt: skip
     """Find the highest offset at each row.
 
     Args:
         keys: two int64 per row; 0 for null.
         times: ns.
+        kind: DELIVERY, ...
         reached: -1 for none.
-        renewed: 1 where the stream begins anew.
-        state: the last row's keys, and the highest offset (-1: none).
+        records: of STORED, how many.
+        sent: of STORED, when they were published (ns).
+        state: ST.
         seen: written, -1 for none.
+        published: written, 1 where a publisher of the stream was captured.
     """
     first = 0
     for i in range(len(times)):
-        other = keys[i, 0] != state[0] or keys[i, 1] != state[1] or renewed[i] == 1
-        if other or (i > 0 and times[i] != times[i - 1]):
-            for row in range(first, i):
-                seen[row] = state[2]
+        other = keys[i, 0] != state[ST.SERVER] or keys[i, 1] != state[ST.STREAM]
+        if other or kind[i] == RENEWED or (i > 0 and times[i] != times[i - 1]):
+            write(state, seen, published, first, i)
             first = i
-        if other:
-            state[0] = keys[i, 0]
-            state[1] = keys[i, 1]
-            state[2] = -1
-        if keys[i, 0] != 0 and keys[i, 1] != 0 and reached[i] > state[2]:
-            state[2] = reached[i]
-    for row in range(first, len(times)):
-        seen[row] = state[2]
+        if other or kind[i] == RENEWED:
+            state[ST.SERVER] = keys[i, 0]
+            state[ST.STREAM] = keys[i, 1]
+            state[ST.REACHED] = -1
+            state[ST.SHOWN_TS] = EVER if other else times[i]
+            state[ST.PUBLISHED] = 0
+        if keys[i, 0] == 0 or keys[i, 1] == 0:
+            continue
+        if kind[i] == STORED:
+            state[ST.PUBLISHED] = 1
+            if sent[i] > state[ST.SHOWN_TS] and records[i] <= MOST_RECORDS:
+                state[ST.REACHED] = min(state[ST.REACHED] + records[i], NEVER - MOST_RECORDS)
+        elif reached[i] > state[ST.REACHED]:
+            state[ST.REACHED] = reached[i]
+            state[ST.SHOWN_TS] = times[i]
+    write(state, seen, published, first, len(times))
+
+
+@kernel
+def write(state: Array, seen: Array, published: Array, first: int, end: int) -> None:
+    """Write what is known at some rows of one stream and time."""
+    for row in range(first, end):
+        seen[row] = state[ST.REACHED]
+        published[row] = state[ST.PUBLISHED]
 
 
 class StreamLag:
@@ -70,14 +114,14 @@ class StreamLag:
     """
 
     tables = ("stream_deliveries",)
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
         self._reset()
 
     def _reset(self) -> None:
-        self.state = np.array([0, 0, -1], np.int64)
+        self.state = np.array([0, 0, -1, EVER, 0], np.int64)
         self.held = OFFSETS.empty_table()
         """The last rows, of one stream and time: more of them may come."""
 
@@ -127,11 +171,10 @@ class StreamLag:
         if not len(rows):
             return
         kind = rows["kind"].to_numpy()
-        reached = rows["reached"].fill_null(-1).to_numpy()
-        seen = np.empty(len(rows), np.int64)
-        renewed = (kind == RENEWED).astype(np.int64)
-        arrays = (np.ascontiguousarray(each) for each in (keys, times, reached, renewed))
-        call(walk, self.compiled, *arrays, self.state, seen)
+        numbers = (rows[name].fill_null(-1).to_numpy() for name in ("reached", "records", "sent_ts_ns"))
+        seen, published = np.empty((2, len(rows)), np.int64)
+        arrays = (np.ascontiguousarray(each) for each in (keys, times, kind, *numbers))
+        call(walk, self.compiled, *arrays, self.state, seen, published)
         delivered = pa.array(kind == DELIVERY)
         found = rows.filter(delivered)
         if not len(found):
@@ -140,6 +183,7 @@ class StreamLag:
         columns = {name: found[name] for name in OFFSETS.names[: -len(_INNER)]}
         lag = difference(offset, found["last_offset"])
         known = pc.or_(pc.greater(lag, 0), pc.fill_null(found["tells_end"], False))
+        known = pc.or_(known, pa.array(published == 1).filter(delivered))
         columns |= {"stream_offset": offset, "lag_records": pc.if_else(known, lag, None)}
         yield "stream_deliveries", conform("stream_deliveries", columns, len(found))
 

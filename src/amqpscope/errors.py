@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 
@@ -34,12 +35,13 @@ def near(wanted: str, known: Iterable[str]) -> str:
 def installing(extra: str) -> str:
     """Return the command that installs an extra of amqpscope where this one is: as a checkout, a wheel or a release."""
     from importlib.metadata import distribution  # noqa: PLC0415 - it imports much
+    from urllib.parse import unquote  # noqa: PLC0415 - rarely needed
 
     what, source = f"amqpscope[{extra}]", json.loads(distribution("amqpscope").read_text("direct_url.json") or "{}")
     is_editable = source.get("dir_info", {}).get("editable", False)
     if is_editable:
-        what = f"{source['url'].removeprefix('file://')}[{extra}]"
+        what = f"{unquote(source['url'].removeprefix('file://'))}[{extra}]"
     elif source:
         kind = source["vcs_info"]["vcs"] + "+" if "vcs_info" in source else ""
         what = f"{what} @ {kind}{source['url']}"
-    return f"{sys.executable} -m pip install {'-e ' if is_editable else ''}'{what}'"
+    return f"{shlex.quote(sys.executable)} -m pip install {'-e ' if is_editable else ''}'{what}'"

@@ -29,7 +29,7 @@ def test_of_a_capture_the_page_has_everything_and_names_it(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert CAPTURE.name in text
     assert "amqpscope analyze" not in text
-    assert {'id="findings"', 'id="waits"', 'id="slowest"'} <= set(re.findall(r'id="\w+"', text))
+    assert {'id="first"', 'id="waits"', 'id="slowest"'} <= set(re.findall(r'id="\w+"', text))
     assert "/tmp" not in text and [each.name for each in page.parent.iterdir()] == [page.name]
 
 

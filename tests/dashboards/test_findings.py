@@ -1,11 +1,13 @@
-"""The first section of the page: what the rules found, or what could not be judged."""
+"""The first screen of the page: what the rules found, by party, or what could not be judged."""
 
 from pathlib import Path
 
 import pytest
 
 import amqpscope
-from amqpscope.dashboards import findings, page
+from amqpscope.dashboards import findings, overview, page
+from amqpscope.dashboards.overview import First
+from amqpscope.dashboards.section import Finding
 from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
 
@@ -17,40 +19,60 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Tables:
     return Tables(None, amqpscope.analyze(CAPTURES / "demo.pcap", tmp_path_factory.mktemp("demo") / "stats"))
 
 
+def first(tables: Tables) -> First:
+    made = overview.query(tables)
+    assert made is not None
+    return made
+
+
+def listed(made: First) -> list[Finding]:
+    return [finding for _, found in made.parties for finding in found]
+
+
 def test_the_page_says_what_the_first_screen_says(demo: Tables) -> None:
-    made = findings.section(demo)
-    assert [each.severity for each in made.findings] == sorted(
-        (each.severity for each in made.findings), key=("error", "warning", "note").index
-    )
-    assert "low on memory" in made.findings[0].text and made.findings[0].packet == 4864
-    assert "frame.number in {4864..5272}" in made.findings[0].filter
+    made = first(demo)
+    assert made.headline.startswith("The broker blocked 3 publishing connections for up to 1.94 s")
+    assert "Besides, consumer warehouse-1 is too slow" in made.headline
+    by_party = dict(made.parties)
+    assert {party: len(found) for party, found in by_party.items()} == {"broker": 2, "client": 8, "network": 0}
+    block = by_party["broker"][0]
+    assert (block.severity, block.code, block.packet) == ("error", "pub-blocked", 4864)
+    assert block.filter == "frame.number in {4864..5272}"
+    assert block.span is not None and 1_900_000 < block.span[1] - block.span[0] < 1_960_000
     text = page.render(demo)
     assert "consumer warehouse-1 is too slow" in text and "x-max-length 40" in text
     assert "Publish again later" in text
 
 
+def test_numbers_that_are_zero_have_no_box(demo: Tables) -> None:
+    shown = {reading.name: reading.value for reading in first(demo).numbers}
+    assert shown["refused"] == "56" and shown["returned"] == "7" and shown["rejected"] == "18"
+    assert shown["lost"] == "nothing" and "delivered again" not in shown
+    assert shown["published"] == "84 per s" and shown["confirm, median / 99 %"].startswith("3.48 ms")
+
+
 def test_an_encrypted_capture_is_not_calm(tmp_path: Path) -> None:
-    made = findings.section(Tables(None, amqpscope.analyze(CAPTURES / "tls_pika.pcap", tmp_path / "stats")))
-    assert [each.text for each in made.findings if "cannot be read" in each.text]
-    assert not made.empty
+    made = first(Tables(None, amqpscope.analyze(CAPTURES / "tls_pika.pcap", tmp_path / "stats")))
+    assert made.parties[0][0] == "capture" and [each.text for each in listed(made) if "cannot be read" in each.text]
+    assert "found anything wrong" not in made.headline
 
 
 def test_a_healthy_capture_is_judged_by_rules(tmp_path: Path) -> None:
-    made = findings.section(Tables(None, amqpscope.analyze(CAPTURES / "begun_before.pcap", tmp_path / "stats")))
-    assert not made.findings and "rules found anything wrong" in made.empty
+    made = first(Tables(None, amqpscope.analyze(CAPTURES / "begun_before.pcap", tmp_path / "stats")))
+    assert not listed(made) and "rules found anything wrong" in made.headline
 
 
 def test_older_statistics_claim_nothing(tmp_path: Path) -> None:
     synthetic.write(tmp_path, "confirms", [])
-    made = findings.section(Tables(None, tmp_path))
-    assert not made.findings and made.empty.startswith("Nothing could be judged")
+    made = first(Tables(None, tmp_path))
+    assert not listed(made) and made.headline.startswith("Nothing could be judged")
 
 
-def test_without_statistics_it_says_so(tmp_path: Path) -> None:
-    assert "amqpscope analyze" in findings.section(Tables(tmp_path, None)).empty
+def test_without_statistics_there_is_no_first_screen(tmp_path: Path) -> None:
+    assert overview.query(Tables(tmp_path, None)) is None
 
 
 def test_many_findings_are_cut_and_counted(demo: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "MOST", 3)
-    made = findings.section(demo)
-    assert len(made.findings) == 3 and made.note == "3 of 10 shown."
+    made = first(demo)
+    assert len(listed(made)) == 3 and made.left_out.startswith("7 more: ")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqpscope.dashboards import heatmap, layout, outcomes, percentiles, slowest, staircase, summary, theme, waits
+from amqpscope.dashboards import heatmap, outcomes, percentiles, slowest, staircase, summary, waits
 from amqpscope.dashboards.section import Figure, Grid, Single
 from amqpscope.dashboards.tables import Tables
 from tests.dashboards import synthetic
@@ -136,20 +136,3 @@ def test_negative_latencies_are_left_out_and_counted(tmp_path: Path) -> None:
     _, unanswered = slowest.section(at).parts
     assert len(unanswered.rows) == 1
     assert unanswered.note == "Left out: 1 with a negative wait."
-
-
-def test_labels_have_room() -> None:
-    from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
-
-    canvas = Canvas(figsize=(theme._WIDTH * 0.72 / 72, 3))
-    ax = canvas.subplots()
-    ax.set_xticks([0, 1], ["left", "a long label at the right end"])
-    ax.set_yticks([0, 1], ["a long label of a value", "x"])
-    ax.set_ylabel("what")
-    ax.set_xlim(0, 1)
-    layout.place(canvas, [ax], [1], 8.6)
-    box = ax.get_position()
-    points = canvas.get_figwidth() * 72
-    assert box.x0 * points >= len("a long label of a value") * 5
-    assert (1 - box.x1) * points >= len("a long label at the right end") * 5 / 2
-    assert 0 < box.y0 < box.y1 < 1

@@ -76,5 +76,5 @@ def test_a_publisher_has_a_staircase(tables: Tables) -> None:
 def test_the_page_shows_streams_where_there_are_some(tables: Tables, shop: Tables) -> None:
     text = page.render(tables)
     assert "Subscription 3 to orders" in text
-    assert "Publisher 1 of" in text
+    assert "Publishes on publisher 1 of" in text
     assert 'id="streams"' not in page.render(shop)

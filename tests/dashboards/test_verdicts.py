@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from amqpscope.dashboards import failures, verdicts
-from amqpscope.dashboards.section import Figure, Grid
+from amqpscope.dashboards import ladders as ladders_of
+from amqpscope.dashboards.section import Grid
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli import program
 from amqpscope.dissector.handshakes import ladder
+from amqpscope.dissector.handshakes.listing import ends_of
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -49,9 +51,14 @@ def test_a_ladder_has_every_step_of_its_connection(failed: Tables) -> None:
     assert [s.name for s in steps[:4]] == ["SYN", "SYN-ACK", "ACK", "header"]
     assert [s.packet for s in steps] == sorted(s.packet or 0 for s in steps)
     assert [s.name for s in steps if s.is_proof][-1] == "connection.close"
-    drawn = [p for p in verdicts.section(failed).parts if isinstance(p, Figure)]
-    assert len(drawn) == failures.LADDERS
-    assert all(figure.drawing.count("<g") for figure in drawn)
+    ladders = [grid for grid in grids(failed).values() if list(grid.heads[:4]) == ["packet", "time", "client", "step"]]
+    assert len(ladders) == failures.LADDERS
+    known = {ends_of(g.first): ladder.steps(g.first) for g in failures.query(failed).worst_first}
+    for grid in ladders:
+        mine = known[tuple(grid.caption.split(": ", 1)[1].split(" \N{RIGHTWARDS ARROW} "))][-ladders_of.STEPS :]
+        assert [row[3].text.removesuffix(" (proof)") for row in grid.rows] == [s.name for s in mine]
+        assert [row[4].text == "\N{RIGHTWARDS ARROW}" for row in grid.rows] == [s.from_client for s in mine]
+        assert [row[3].kind == "bad" for row in grid.rows] == [s.is_proof for s in mine]
 
 
 def test_where_nothing_failed_the_section_says_so(tmp_path: Path) -> None:

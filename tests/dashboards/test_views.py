@@ -10,7 +10,6 @@ from amqpscope.dashboards import (
     captured,
     connections,
     filters,
-    findings,
     heatmap,
     percentiles,
     rpcs,
@@ -227,13 +226,8 @@ def test_numbers_that_are_not_certain_stand_with_what_was_lost(tmp_path: Path) -
     unsure = [{"connection_id": 1, "publish_seq_unsure": value} for value in (True, True, False, None)]
     synthetic.write(tmp_path / "tables", "captures")
     synthetic.write(tmp_path / "tables", "messages", unsure)
-    reported = [{"connection_id": 1, "numbered_by": how} for how in ("inferred", "proven", "counted", None)]
-    synthetic.write(tmp_path / "stats", "confirms", reported)
-    for tables, numbers in ((Tables(tmp_path / "tables", tmp_path / "stats"), ["2", "1"]),
-                            (Tables(tmp_path / "tables"), ["2", "not known"])):  # fmt: skip
-        shown = {reading.name: reading.value for reading in captured.section(tables).losses}
-        names = ("publishes of uncertain number", "confirms by inferred number")
-        assert [shown[name] for name in names] == numbers
+    shown = {reading.name: reading.value for reading in captured.section(Tables(tmp_path / "tables")).losses}
+    assert shown["publishes of uncertain number"] == "2"
 
 
 def test_percentiles_that_samples_cannot_show_are_muted(shop: Tables) -> None:
@@ -287,5 +281,5 @@ def test_no_time_is_too_strange(tmp_path: Path, low: int | None, high: int | Non
         tmp_path, "connections", [{"connection_id": 1, "first_ts_ns": low, "last_ts_ns": high, "bytes": low}]
     )
     at = Tables(tmp_path, tmp_path)
-    for view in (findings, captured, verdicts, connections, summary, heatmap, staircase, waits, slowest, rpcs):
+    for view in (captured, verdicts, connections, summary, heatmap, staircase, waits, slowest, rpcs):
         view.section(at)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -69,7 +70,7 @@ def test_programs_read_utf_8_whatever_the_terminal_can_show() -> None:
 
 
 def test_closed_streams_are_no_error() -> None:
-    command = f"{sys.executable} -m amqpscope.dissector.cli.program frames {SESSION} --method none >&- 2>&-"
+    command = shlex.join([sys.executable, "-m", "amqpscope", "frames", str(SESSION), "--method", "none"]) + " >&- 2>&-"
     assert subprocess.run(command, shell=True, cwd=ROOT, check=False).returncode == 0
 
 
@@ -468,7 +469,9 @@ def test_a_killed_run_leaves_complete_parts_and_is_no_obstacle(moves: int, tmp_p
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
-    command = f"{sys.executable} -m amqpscope.dissector.cli.program frames {FOLDER / 'many_confirms.pcap'} | head -1"
+    command = (
+        shlex.join([sys.executable, "-m", "amqpscope", "frames", str(FOLDER / "many_confirms.pcap")]) + " | head -1"
+    )
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, check=False)
     assert done.stdout.count(b"\n") == 1 and done.stderr == b""
 

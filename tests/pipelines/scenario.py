@@ -108,7 +108,12 @@ class Connection:
 
     def row(self) -> dict[str, Any]:
         defaults = {"connection_id": self.id, "protocol": "amqp-0-9-1", "last_ts_ns": self.end, "lost_bytes": 0}
-        return defaults | {"first_ts_ns": 0, "rtt_ns": 10 * TICK} | self.columns
+        return ended(defaults | {"first_ts_ns": 0, "rtt_ns": 10 * TICK} | self.columns)
+
+
+def ended(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a connection: one that is closed had a FIN or a RST, by default at its end."""
+    return {"closed_ts_ns": row["last_ts_ns"]} | row if row.get("closed_by") not in (None, "evicted") else row
 
 
 def arrow(connections: Iterable[Connection]) -> dict[str, pa.Table]:

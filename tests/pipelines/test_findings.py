@@ -4,7 +4,6 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, raw
+from tests.pipelines.analyzed import findings, related, statistics, walked
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 DEMO = {
@@ -38,11 +38,6 @@ HEALTHY = (
     "qpid_plain",
     "qpid_messaging", "stream_rstream", "stream_js", "interleaved_channels", "begun_before",
 )  # fmt: skip
-
-
-@cache
-def statistics(stem: str) -> dict[str, pa.Table]:
-    return amqpscope.analyze(CAPTURES / f"{stem}.pcap")
 
 
 def found(stem: str) -> list[dict[str, Any]]:
@@ -262,14 +257,13 @@ def test_one_event_is_one_finding() -> None:
 
 def test_more_out_than_in_is_not_known() -> None:
     tickets = CAPTURES.parent / "tickets"
-    queues = amqpscope.analyze(tickets / "far_consumer.pcap")["queues"].to_pylist()
+    queues = related(walked(tickets / "far_consumer.pcap"), "queues")
     assert [(row["ins"], row["outs"], row["left_over"]) for row in queues] == [(None, 74, None)]
 
 
 def analyzed(packets: list[Packet], folder: Path) -> list[dict[str, Any]]:
     (folder / "made.pcap").write_bytes(pcap(sorted(packets, key=lambda each: each.ts_ns), ns=True))
-    rows: list[dict[str, Any]] = amqpscope.analyze(folder / "made.pcap")["findings"].to_pylist()
-    return rows
+    return findings(walked(folder / "made.pcap"))
 
 
 def at(tape: Tape, seconds: float) -> None:
@@ -320,7 +314,7 @@ def test_two_points_in_one_file_are_said_first(tmp_path: Path) -> None:
     recording = Recording.of(CAPTURES / "orders_pika.pcap")
     packets = two_points_in_one(recording.capture, random.Random(1))
     (tmp_path / "twice.pcap").write_bytes(pcap(packets, ns=True, link=recording.link))
-    rows = amqpscope.analyze(tmp_path / "twice.pcap")["findings"].to_pylist()
+    rows = findings(walked(tmp_path / "twice.pcap"))
     assert rows[0]["code"] == "cap-twice" and "2 capture points" in rows[0]["text"]
     assert "cap-twice" not in codes(found("orders_pika"))
 
@@ -366,8 +360,7 @@ def delivered_ages(ages_ms: list[int], lag: int | None = None) -> set[str]:
         for n, age in enumerate(ages_ms)
     ]
     given["stream_deliveries"] = pa.Table.from_pylist(rows, given["stream_deliveries"].schema)
-    (row,) = [rows for name, rows in compute.compute(given) if name == "findings"]
-    return codes(row.to_pylist())
+    return codes(findings(given))
 
 
 def test_a_consumer_that_falls_behind_in_a_stream() -> None:

@@ -1,25 +1,19 @@
 """The forty questions of docs/questions.md: each text runs on both engines and has the same rows."""
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import amqpscope
 from amqpscope.pipelines.relations import database
+from tests.pipelines.analyzed import statistics
 
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
 FOUND = re.findall(r"### (\d+)\. ([^\n]*)\n\n```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 SILENT = {2, 3, 4, 6, 23, 28, 30}
 """Questions to which the demo has no answer."""
-
-
-@cache
-def statistics(stem: str) -> dict[str, pa.Table]:
-    return amqpscope.analyze(PAGE.parents[1] / "tests" / "captures" / f"{stem}.pcap")
 
 
 def answer(text: str) -> pa.Table:

@@ -4,7 +4,6 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
 from tests.dissector.recordings import ours
+from tests.pipelines.analyzed import statistics
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 RECORDED = (
@@ -43,11 +43,6 @@ CLASSES = {
     "COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CASE", "CAST", "TYPE", "WINDOW",
 }  # fmt: skip
 OPERATORS = {"OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_NOT", "OPERATOR_COALESCE", "OPERATOR_NULLIF"}
-
-
-@cache
-def statistics(stem: str) -> dict[str, pa.Table]:
-    return amqpscope.analyze(CAPTURES / f"{stem}.pcap")
 
 
 def sources(stem: str) -> dict[str, pa.Table]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.api import analyze
 from amqpscope.pipelines.model.walk import schema
 from tests.dissector.recordings import identities
+from tests.pipelines.analyzed import walked
 from tests.reference.amqp010 import operations
 from tests.reference.sessions import statistics
 
@@ -54,7 +54,7 @@ def expected(table: str, rows: list[dict[str, Any]]) -> Rows:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_those_of_the_reference(name):
     theirs = statistics(operations(CAPTURES[name]))
-    ours = analyze([CAPTURES[name]])
+    ours = walked(CAPTURES[name])
     names = identities(CAPTURES[name])
     assert sum(map(len, theirs.values())) > 0
     for table, columns in COLUMNS.items():

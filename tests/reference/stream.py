@@ -36,8 +36,8 @@ MESSAGES = (
 )  # fmt: skip
 MESSAGE_NUMBERS = (
     "first_frame_no", "publisher_id", "publisher_epoch", "publish_seq", "subscription_id", "chunk_id", "chunk_ts_ns",
-    "offset", "record_size", "body_size", "body_hash", "delivery_mode", "priority", "delivery_count", "expiry_ts_ms",
-    "timestamp", "group_sequence", "trace_flags",
+    "entry", "offset", "record_size", "body_size", "body_hash", "delivery_mode", "priority", "delivery_count",
+    "expiry_ts_ms", "timestamp", "group_sequence", "trace_flags",
 )  # fmt: skip
 CONNECTIONS = ("protocol", "client_ip", "server_ip", "first_capture")
 CONNECTION_NUMBERS = (

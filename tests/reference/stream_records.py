@@ -34,6 +34,7 @@ Record = dict[str, Any]
 def published(version: int, body: bytes) -> Iterator[Record]:
     """The records of a publish."""
     at = 5
+    entry = 0
     for _ in range(struct.unpack_from(">I", body, 1)[0]):
         number = struct.unpack_from(">Q", body, at)[0]
         at += 8
@@ -46,7 +47,8 @@ def published(version: int, body: bytes) -> Iterator[Record]:
                 at += size
         messages, at = _entry(body, at)
         for message in messages:
-            yield {"publish_seq": number, "filter_value": value, **_message(message)}
+            yield {"publish_seq": number, "entry": entry, "filter_value": value, **_message(message)}
+        entry += len(messages)
 
 
 def delivered(version: int, body: bytes, chunk: dict[str, Any]) -> Iterator[Record]:
@@ -63,8 +65,9 @@ def delivered(version: int, body: bytes, chunk: dict[str, Any]) -> Iterator[Reco
     common = {"chunk_id": first, "chunk_ts_ns": chunk["chunk_timestamp"] * 1_000_000}
     for _ in range(chunk["chunk_entries"]):
         messages, at = _entry(body, at)
+        entry = offset - first
         for message in messages:
-            yield {**common, "offset": offset, **_message(message)}
+            yield {**common, "offset": offset, "entry": entry, **_message(message)}
             offset += 1
     if offset != first + chunk["chunk_records"]:
         raise ValueError("wrong count")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import amqpscope
 from amqpscope.spec import findings as rules
+from tests.pipelines.analyzed import findings, walked
 
 FOLDER = Path(__file__).parent
 TICKETS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "tickets.toml").read_text())["ticket"]
@@ -19,8 +19,7 @@ SAMPLE = 2
 
 @cache
 def found(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = amqpscope.analyze(path)["findings"].to_pylist()
-    return rows
+    return findings(walked(path))
 
 
 def above_notes(path: Path) -> list[dict[str, Any]]:
@@ -64,5 +63,5 @@ def test_a_missing_packet_makes_nothing_up(name: str, tmp_path: Path) -> None:
     whole = {row["code"] for row in found(path)}
     for nth in range(SAMPLE):
         (tmp_path / "less.pcap").write_bytes(without(path, (2 * nth + 1) * count // (2 * SAMPLE)))
-        less = {row["code"] for row in amqpscope.analyze(tmp_path / "less.pcap")["findings"].to_pylist()}
+        less = {row["code"] for row in findings(walked(tmp_path / "less.pcap"))}
         assert {code for code in less - whole if not code.startswith("cap-")} == set()

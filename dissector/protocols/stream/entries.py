@@ -64,6 +64,7 @@ def read_entries(
                 break
             entries[Entry.REGION, n] = r
             entries[Entry.ORDINAL, n] = ordinal
+            entries[Entry.FIRST, n] = ordinal
             entries[Entry.NUMBER, n] = number
             entries[Entry.LARGE, n] = large
             entries[Entry.OFFSET, n] = q
@@ -182,6 +183,7 @@ def read_mixed(
                 q += 2 + max(value_length, 0)
             entries[Entry.REGION, n] = r
             entries[Entry.ORDINAL, n] = k
+            entries[Entry.FIRST, n] = k
             entries[Entry.NUMBER, n] = number
             entries[Entry.LARGE, n] = i64(data[p]) >> 7
             entries[Entry.OFFSET, n] = q + 4

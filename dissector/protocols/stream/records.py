@@ -252,10 +252,17 @@ class Reader:
         wrong.extend((int(found[Entry.REGION, batches[k]]), COUNT_WRONG, int(counts[k])) for k in other.tolist())
         return at, counts
 
-    def columns(self, records: Ints, data: Bytes) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
+    def columns(
+        self, records: Ints, data: Bytes, before: int = 0
+    ) -> tuple[dict[str, pa.Array], list[tuple[int, int, int]]]:
         """Return the columns of messages that records hold, and what is wrong in them: region, fault, count.
 
         Touches no state: any thread may do it.
+
+        Args:
+            records: as `Found`.
+            data: the bytes that they lie in.
+            before: records of the frame that came before its region.
         """
         n = records.shape[1]
         places, lengths, missing = records[Entry.OFFSET], records[Entry.LENGTH], records[Entry.MISSING]
@@ -267,6 +274,7 @@ class Reader:
         texts = text.gather(data, *spans, self.compiled)
         made = held.columns | {
             "publish_seq": array(records[Entry.NUMBER], mask=records[Entry.LARGE] != 0),
+            "entry": array((records[Entry.FIRST] + before).astype(np.int32)),
             "record_size": array(lengths + missing, mask=sealed),
             "body_size": array(held.body[Body.SIZE], mask=sealed | (held.body[Body.SIZE] < 0)),
             "body_hash": array(hashes.view(np.int64), mask=sealed | partial),
@@ -329,7 +337,7 @@ class Reader:
         origin = long.size - long.data_left - end
         found = self.read(regions, lambda _: (long.account, origin), buffer)
         long.left = int(regions.left[0])
-        made, faults = self.columns(found.records, buffer.data)
+        made, faults = self.columns(found.records, buffer.data, long.records)
         if found.records.shape[1]:
             long.add(found.records[Entry.ORDINAL] + long.records, made)
         long.wrong += [(code, value) for _, code, value in found.wrong + faults]
@@ -388,6 +396,7 @@ class Reader:
             size = int(large.held.body[Body.SIZE, 0])
             made = large.held.columns | {
                 "publish_seq": array([large.number], pa.int64()),
+                "entry": array([long.records], pa.int32()),
                 "record_size": array([large.size], pa.int64()),
                 "body_size": array([size if size >= 0 else None], pa.int64()),
                 "body_hash": array(found.view(np.int64), mask=np.array([not large.hashed])),

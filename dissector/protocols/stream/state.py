@@ -72,6 +72,7 @@ class Entry(Records):
 
     REGION = column("index of the bytes that it was in")
     ORDINAL = column("records before it in its region, by the counts announced")
+    FIRST = column("ORDINAL of the first record of its entry: those of a sub-batch share it")
     NUMBER = column("publishing id")
     LARGE = column("1: that does not fit into 63 bits, -1: there is none")
     OFFSET = column("where its bytes lie that are there")

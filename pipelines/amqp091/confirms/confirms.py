@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.amqp091.confirms import returns as rt
@@ -36,18 +35,16 @@ from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
-from amqpscope.pipelines.model.unanswered import CHANNEL_CLOSE, CONNECTION_CLOSE, GAP
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
 """Outstanding publishes of one connection; further ones are evicted at once."""
 PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack")
-CLOSES = (CHANNEL_CLOSE, CONNECTION_CLOSE)
 
 
 class Confirms:
-    """Writes `confirms`: a row for each publish that has a number.
+    """Writes `confirms`: a row for each publish that expects a confirm.
 
     Its events come from `numbers.Numbering` if publishes are to have the numbers that confirms show.
 
@@ -188,9 +185,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
     answered = out[:, OUT.OUTCOME] != NONE
     sent, heard = publishes["ts_ns"].fill_null(0).to_numpy(), answers["ts_ns"]
     timed = answered & ~publishes["unfinished"].fill_null(False).to_numpy(zero_copy_only=False)
-    inferred = pc.equal(publishes["numbered_by"], "inferred").fill_null(False).to_numpy(zero_copy_only=False)
-    # by a number that is only inferred it is not known that nobody answered
-    by = np.where(inferred & np.isin(out[:, OUT.BY], CLOSES), GAP, out[:, OUT.BY])
+    numbers = publishes["number"].fill_null(-1).to_numpy()
     returned = out[:, OUT.RETURNED]
     return conform(
         "confirms",
@@ -198,15 +193,15 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
         | {name: publishes[name] for name in ("numbered_by", "exchange", "routing_key", "message_id", "body_size")}
         | {f"publish_{name}": publishes[name] for name in ("ts_ns", "frame_no", "capture", "packet")}
         | {f"confirm_{name}": answers[name] for name in COLUMNS}
-        | ended(by, out[:, OUT.END_TS], sent)
+        | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent)
         | {
-            "publish_seq": publishes["number"],
+            "publish_seq": known(np.maximum(numbers, -1)),
             "protocol": PROTOCOL,
             "outcome": pa.array(OUTCOMES).take(pa.array(out[:, OUT.OUTCOME])),
             "multiple": answers["multiple"],
             "returned": pa.array(returned == 1, mask=returned < 0),
             "reply_code": known(out[:, OUT.CODE]),
-            "latency_ns": latency(sent, heard, timed & ~inferred),
+            "latency_ns": latency(sent, heard, timed),
             "records": 1,
         },
         count,

@@ -16,7 +16,7 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     CONFIRM,
     COUNTED,
     EPOCH,
-    INFERRED,
+    EXPECTS,
     NONE,
     OTHER_CLOSE,
     OTHER_CLOSES_ALL,
@@ -26,6 +26,7 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     ROUNDS,
     SEGMENT,
     TURN,
+    UNKNOWN,
     UNSURE,
     room_for,
 )
@@ -42,7 +43,7 @@ def nothing(first: int, end: int) -> None:
 
 
 def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, release: Release = nothing) -> None:
-    """Derive the numbers of publishes: NUMBER becomes the derived number, else -1, and GIVEN how it is known.
+    """Derive the numbers of publishes: NUMBER becomes the derived number, EXPECTS or -1, and GIVEN how it is known.
 
     Args:
         rows: TURN, int64; overwritten.
@@ -380,14 +381,14 @@ def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
             and 4 * segments[s, SEGMENT.QUICK] >= 3 * segments[s, SEGMENT.ROUNDS]
             and bound == ahead
         )
-        by = INFERRED
+        by = UNKNOWN
         if counted != NONE and counted == ahead and bound <= ahead:
             by = COUNTED
         elif (at_rest and reached) or agreed or (waits and reached) or forced:
             by = PROVEN
-        epochs[e, EPOCH.EXACT] = 0 if by == INFERRED else 1
+        epochs[e, EPOCH.EXACT] = 0 if by == UNKNOWN else 1
         epochs[e, EPOCH.UP_TO] = gap
-        epochs[e, EPOCH.KNOWN] = 1 if by != INFERRED and bound == ahead else 0
+        epochs[e, EPOCH.KNOWN] = 1 if by != UNKNOWN and bound == ahead else 0
         first = segments[s, SEGMENT.FIRST]
         tag = segments[s, SEGMENT.TAG]
         confirmed = tag > NONE and (tag - ahead >= first if ahead >= 0 else tag >= first + ahead)
@@ -408,6 +409,8 @@ def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> No
         ahead = segments[at, SEGMENT.AHEAD]
         if how == 0 or ahead > _MOST - turn or turn + ahead <= 0:
             continue
-        rows[i, TURN.NUMBER] = turn + ahead
         # What was read late has the time of reading, not its own.
-        rows[i, TURN.GIVEN] = INFERRED if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]] else how
+        if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]]:
+            how = UNKNOWN
+        rows[i, TURN.NUMBER] = EXPECTS if how == UNKNOWN else turn + ahead
+        rows[i, TURN.GIVEN] = how

@@ -5,7 +5,7 @@ client sent, and only grows; from one gap to the next is a segment. These rules 
 
 - No confirm comes before its publish: a confirm of number t, before which k publishes were seen to begin, shows that
   `ahead` is at least t - k. The largest of these bounds in a segment is `ahead` itself if at any one time the newest
-  publish was confirmed. It is too small if a client always has some outstanding.
+  publish was confirmed. It is too small if a client always has some outstanding, so it alone gives no number.
 - If the client sent nothing for `QUIET_NS` after the confirm that gave the bound, and no other confirm came, the newest
   publish was confirmed: a broker does not take that long. Because a broker may stall once, the bound is proven only
   when the confirm of another publish reaches it too. It is also proven if it agrees with the number that the client
@@ -52,8 +52,10 @@ NONE = -(1 << 62)
 SURE, UNSURE, CONFIRM, CLIENT_CLOSE, OTHER_CLOSE, CLIENT_CLOSES_ALL, OTHER_CLOSES_ALL, OVER = range(8)
 """Kinds of rows: a publish whose number is certain, or not; a confirm; the end of an epoch by its client, or else; the
 same for all epochs of the connection; the end of what was captured of it."""
-COUNTED, PROVEN, INFERRED = 1, 2, 3
-"""How a number is known; 0: there is none."""
+COUNTED, PROVEN, UNKNOWN = 1, 2, 3
+"""How a number is known. UNKNOWN: it is not, but confirms show that the publish expects one; 0: nothing shows that."""
+EXPECTS = -2
+"""The number of a publish that expects a confirm of an unknown number."""
 
 
 class Turn(NamedTuple):

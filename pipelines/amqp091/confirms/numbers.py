@@ -1,8 +1,9 @@
 """Numbers of publishes after gaps, or where the capture begins in the middle, derived from the confirms.
 
 This is a stage before walks that pair publishes with their confirms: it emits the same events with the numbers filled
-in (`publish_seq` and `number` of `messages`), and how each is known (`numbered_by`: `counted`, `proven`, `inferred`,
-null for none). The rules are in `numbering_rules`, the kernels in `numbering`.
+in (`publish_seq` and `number` of `messages`), and how each is known (`numbered_by`: `counted`, `proven`, null for
+none). A publish that expects a confirm of an unknown number has no `publish_seq`, and the `number` EXPECTS. The rules
+are in `numbering_rules`, the kernels in `numbering`.
 
 The numbers are known at the end of the connection. Its events pass straight through until a publish has no certain
 number; from then on they are held (`deferred_events`), and a row for each publish, confirm and end is noted
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.pipelines.amqp091.confirms.numbering_log import KEEP, Noted, derive_whole
 from amqpscope.pipelines.amqp091.confirms.numbering_rows import SWALLOWS, is_publish
-from amqpscope.pipelines.amqp091.confirms.numbering_rules import COUNTED, TURN, UNSURE
+from amqpscope.pipelines.amqp091.confirms.numbering_rules import COUNTED, EXPECTS, TURN, UNSURE
 from amqpscope.pipelines.model.connection import CLIENT
 from amqpscope.pipelines.model.deferred_events import Held
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
@@ -36,7 +37,7 @@ COUNTER = "x-dotnet-pub-seq-no"
 belong to applications."""
 VERSION = 3
 
-_BY = pa.array(["", "counted", "proven", "inferred"])
+_BY = pa.array(["", "counted", "proven"])
 _HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'
 _METHODS = tuple(
     method.full_name
@@ -198,7 +199,7 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
     Args:
         events: a batch.
         at: positions of publishes.
-        numbers: of each, -1 for none.
+        numbers: of each; EXPECTS, or -1 for none.
         by: how it is known; 0 where the number stays as it is.
     """
     if MESSAGES not in events.tables:
@@ -211,7 +212,8 @@ def _numbered(events: Events, at: Any, numbers: Any, by: Any) -> Events:
         values = column.fill_null(-1).to_numpy().copy()
         values[place] = numbers[derived]
         known = column.is_valid().to_numpy(zero_copy_only=False).copy()
-        known[place] = numbers[derived] >= 0
+        known[place] = numbers[derived] >= (EXPECTS if name == "number" else 0)
+        known[place] &= numbers[derived] != -1
         rows = rows.set_column(rows.column_names.index(name), name, pa.array(values, mask=~known))
     how = np.zeros(len(rows), np.int64)
     how[place] = np.where(numbers[derived] >= 0, by[derived], 0)

@@ -1,6 +1,7 @@
 """Publisher confirms of AMQP 0-9-1: each publish in confirm mode, and the broker's answer to it.
 
-A publish is outstanding from its last frame on. What ends that:
+A publish is outstanding from its last frame on; one of an unknown number (`turns.EXPECTS`) is written as such, for
+nobody can tell whether it was answered. What ends the others:
 
 | event | what it does |
 |---|---|
@@ -19,6 +20,7 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.amqp091.confirms import returns as rt
+from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -27,7 +29,7 @@ from amqpscope.pipelines.model.connection import CONN, SERVER
 from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, what
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NEVER
 
 NONE, ACK, NACK = range(3)
 NOT_MANDATORY, UNEXPECTED, ENTRIES = range(3)
@@ -157,12 +159,22 @@ def publish(
     events: Array, more: Array, i: int, account: int, conn: Array, channels: ch.Channels, ledger: lg.Ledger,
     returns: rt.Returns, out: Array, state: Array,
 ) -> bool:  # fmt: skip
-    """Add a publish, if it has a number; return False if there is no free page."""
+    """Add a publish, if it has a number, or expects one; return False if there is no free page."""
     accounts = channels[0]
     number = events[i, EV.NUMBER]
     mandatory = more[i, MORE.MANDATORY] != 0
     matched = more[i, MORE.MANDATORY] == 1 and events[i, EV.PARTIAL] != 1
     extra = NOT_MANDATORY
+    row = state[ST.BASE] + i
+    if number == EXPECTS:
+        if matched and returns[2][rt.LIVE] < rt.EXPECTED:
+            entry = rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)
+            rt.keep(returns, entry, row, NONE, -1, -1)
+            if returns[2][rt.ANSWERED] > rt.LATE:
+                let_out(returns[2][rt.FIRST], -1, returns, out, state)
+        else:
+            finish(out, state, row, NONE, -1, GAP, events[i, EV.TS], -1 if mandatory else 0, -1)
+        return True
     if number < 0:
         if matched and returns[2][rt.UNNUMBERED] < rt.UNANSWERED:
             returns[2][rt.UNNUMBERED] += 1
@@ -172,7 +184,6 @@ def publish(
     slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
     if slot == -1:
         return False
-    row = state[ST.BASE] + i
     if slot < 0:
         finish(out, state, row, NONE, -1, EVICTED, events[i, EV.TS], -1 if mandatory else 0, -1)
         return True
@@ -186,7 +197,8 @@ def publish(
     elif matched:
         extra = ENTRIES + rt.expect(returns, account, events[i, EV.EPOCH], more[i, MORE.DIGEST], 1)
     slots[slot, SL.ROW] = row
-    slots[slot, SL.FRAME] = events[i, EV.ORDER]
+    # What was cut off ends in a gap: an answer that lies in one right before its last frame may be its own.
+    slots[slot, SL.FRAME] = events[i, EV.ORDER] - (1 if events[i, EV.PARTIAL] == 1 else 0)
     slots[slot, SL.EXTRA] = extra
     ch.note_late(channels, account, conn, SERVER, events[i, EV.TS])
     return True
@@ -279,7 +291,7 @@ def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array
         entries[entry, rt.ENTRY.ANSWER],
     )
     returned = 1 if code >= 0 else entries[entry, rt.ENTRY.RETURNED]
-    finish(out, state, row, outcome, answer, ANSWERED, -1, returned, code)
+    finish(out, state, row, outcome, answer, GAP if outcome == NONE else ANSWERED, -1, returned, code)
     rt.let_out(returns, entry)
     rt.release(returns, entry)
 
@@ -355,7 +367,8 @@ def mark(
     entries, _, counts = returns
     each, first = counts[rt.FIRST], NEVER
     while each >= 0:
-        first = min(first, entries[each, rt.ENTRY.ANSWER])
+        if entries[each, rt.ENTRY.ANSWER] >= 0:
+            first = min(first, entries[each, rt.ENTRY.ANSWER])
         if entries[each, rt.ENTRY.ROW] >= base:
             still[entries[each, rt.ENTRY.ROW] - base, PUBLISH] = 1
         if entries[each, rt.ENTRY.ANSWER] >= base:

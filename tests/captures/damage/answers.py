@@ -11,7 +11,7 @@ says for each way of damage, and each table that `analyze` writes of pairs, what
 - blamed: without an answer where there was one, or for another reason than the real one, and not censored: as if it was
   certain that nobody answered.
 - censored: without an answer, for the capture may lack it.
-- no latency: answered, but without a latency: the number is only inferred, or the match ambiguous.
+- no latency: answered, but without a latency: the match is ambiguous.
 - otherwise: right, but another column says what the undamaged one does not.
 
 Of heartbeats, and the credit and the deliveries of streams, wrong are values that differ (of missed heartbeats and the

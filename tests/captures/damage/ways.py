@@ -232,6 +232,34 @@ def without_begin(capture: Capture, rnd: random.Random) -> list[Packet]:
     return [p for i, p in enumerate(capture.packets) if i not in lost]
 
 
+def bursts(capture: Capture, rnd: random.Random, share: float = 0.3) -> list[Packet]:
+    """Lose runs of packets, as where the capturing program is late again and again: dense loss."""
+    lost: set[int] = set()
+    while len(lost) < share * len(capture.packets):
+        first = rnd.randrange(len(capture.packets))
+        lost |= set(range(first, min(first + rnd.randint(2, 12), len(capture.packets))))
+    return [p for i, p in enumerate(capture.packets) if i not in lost]
+
+
+def middle_missing(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Lose a file in the middle of a rotation."""
+    first, end = sorted(rnd.sample(range(len(capture.packets) + 1), 2))
+    return capture.packets[:first] + capture.packets[end:]
+
+
+def from_close(capture: Capture, rnd: random.Random) -> list[Packet]:
+    """Begin, for most connections, a few packets before their end."""
+    places: dict[frozenset[tuple[bytes, int, int]], list[int]] = {}
+    for i, segment in enumerate(capture.segments):
+        if segment:
+            places.setdefault(frozenset((segment.flow, other_way(segment.flow))), []).append(i)
+    lost: set[int] = set()
+    for found in places.values():
+        if rnd.random() < 0.8:
+            lost |= set(found[: -rnd.randint(1, 8)])
+    return [p for i, p in enumerate(capture.packets) if i not in lost]
+
+
 def snapped(capture: Capture, rnd: random.Random, snap: int = 128) -> list[Packet]:
     """A snap length."""
     return [replace(p, data=p.data[:snap], length=p.wire) for p in capture.packets]
@@ -346,6 +374,7 @@ HARMLESS: dict[str, Damage] = {
 HARMFUL: dict[str, Damage] = {
     "lossy": lossy, "without ends": without_ends, "snapped": snapped, "late": late, "one way": one_way,
     "snapped anywhere": snapped_anywhere, "late anywhere": late_anywhere, "without begin": without_begin,
+    "bursts": bursts, "middle missing": middle_missing, "from close": from_close,
 }  # fmt: skip
 FLIPPED: dict[str, Damage] = {"flipped": flipped}
 """Harmful as well, where it is known which bytes are heads."""

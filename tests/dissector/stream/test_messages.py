@@ -108,6 +108,7 @@ def test_sub_batches(coding: int, old: bool, compiled: bool) -> None:
     numbers = [1, *[2] * len(INNER), 3]
     assert bodies(rows[:n]) == [(k, None, len(b), hashed(b)) for k, b in zip(numbers, everything, strict=True)]
     assert bodies(rows[n:]) == [(None, 100 + k, len(b), hashed(b)) for k, b in enumerate(everything)]
+    assert [row["entry"] for row in rows] == [0, *[1] * len(INNER), 1 + len(INNER)] * 2
     assert {(row["stream"], row["publisher_reference"], row["publisher_epoch"]) for row in rows[:n]} == {
         ("s", "ref", 1)
     }
@@ -375,7 +376,7 @@ def test_long_frames_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> Non
         assert [row["body_hash"] for row in rows] == [hashed(item) for item in items] * 2
         assert [row["offset"] for row in rows[len(items) :]] == list(range(7, 7 + len(items)))
         reported = [
-            {k: v for k, v in row.items() if k in ("kind", "publish_seq", "stream", "body_size", "frame_no")}
+            {k: v for k, v in row.items() if k in ("kind", "publish_seq", "entry", "stream", "body_size", "frame_no")}
             for row in rows
         ]
         assert whole in (None, reported)
@@ -393,6 +394,7 @@ def test_messages_that_are_too_long_to_be_put_together(monkeypatch: pytest.Monke
     assert not found["anomalies"]
     assert [row["body_hash"] for row in found["messages"]] == [hashed(item) for item in items] * 2
     assert [row["publish_seq"] for row in found["messages"]] == [0, 1, 2, 3, *[None] * 4]
+    assert [row["entry"] for row in found["messages"]] == [0, 1, 2, 3] * 2
 
 
 def test_long_messages_with_sections(monkeypatch: pytest.MonkeyPatch) -> None:

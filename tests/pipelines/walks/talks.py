@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from amqpscope.pipelines.model.walk import Walk
 from amqpscope.pipelines.run.engine import in_order
 from tests.dissector.recordings import ours
-from tests.pipelines.scenario import arrow_table
+from tests.pipelines.scenario import arrow_table, ended
 from tests.pipelines.walks.properties import SIZES, manners, over
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -80,10 +80,10 @@ def tables_of(*talks: Talk) -> dict[str, pa.Table]:
         "messages": [row for talk in talks for row in talk.messages],
         "anomalies": [row for talk in talks for row in talk.anomalies],
         "connections": [
-            {
+            ended({
                 "connection_id": talk.number, "protocol": "rabbitmq-stream", "last_ts_ns": len(talk.frames) * 1000,
                 "lost_bytes": 0, "server_ip": "::1", "rtt_ns": 10_000,
-            } | talk.columns
+            } | talk.columns)
             for talk in talks
         ],
     }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines import jobs
 from amqpscope.pipelines.amqp091.confirms import returns
 from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
 from amqpscope.pipelines.model import store
@@ -532,6 +533,27 @@ def test_returns_of_more_than_are_expected_are_not_known(monkeypatch):
     c.ack(5)
     found = {row["publish_seq"]: row["returned"] for row in walked(arrow([c]), [Confirms()])["confirms"].to_pylist()}
     assert found == {1: True, 2: False, 3: None, 4: None, 5: False}
+
+
+@pytest.mark.parametrize("answered", [returns.LATE, 0])
+def test_a_publish_of_unknown_number_may_be_returned(monkeypatch, answered):
+    """The capture begins in its channel's life: nobody knows which number each publish has, so none is answered."""
+    monkeypatch.setattr(returns, "LATE", answered)
+    c = up(Connection())
+    for number in range(3):
+        c.publish(None, publish_seq_unsure=True, mandatory=number < 2, body_hash=number)
+    c.message("return", body_hash=0, reply_code=312)
+    for number in (71, 72, 73):
+        c.ack(number)
+    tables = arrow([c])
+    found = jobs.confirms(*(tables[name] for name in ("amqp091_frames", "messages", "connections", "anomalies")))
+    columns = ("publish_seq", "numbered_by", "outcome", "ended_by", "returned", "reply_code", "latency_ns")
+    nothing = (None, None, "none", "gap")
+    expected = [(*nothing, True, 312, None), (*nothing, None, None, None), (*nothing, False, None, None)]
+    if not answered:
+        expected[0] = expected[1]
+    rows = sorted(found.to_pylist(), key=lambda row: row["publish_frame_no"])
+    assert [tuple(row[name] for name in columns) for row in rows] == expected
 
 
 def test_one_message_on_many_channels_is_found_in_few_steps():

@@ -66,6 +66,7 @@ def plain(rows: list[Row]) -> list[Row]:
         if len(some) > 1 and first[0] is not None and latest - first[0] <= LARGEST:
             every = (latest - first[0]) // (len(some) - 1)
         last = {"connections": len(some), "latest_ts_ns": latest, "every_ns": every}
+        last["same_cause"] = len({row.get("cause") for row in some}) == 1
         made.append(dict(zip((*GROUP, *FIRST), (*key, *first), strict=True)) | last)
     return sorted(made, key=lambda row: [(row[name] is None, row[name]) for name in GROUP])
 

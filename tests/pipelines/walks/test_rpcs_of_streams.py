@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.rpcs import stream_requests
-from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.requests import stream_requests
+from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import walked
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES

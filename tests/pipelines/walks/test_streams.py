@@ -63,7 +63,7 @@ def credit(tables: Tables) -> tuple[list[Row], list[Row]]:
 
 def deliveries(tables: Tables) -> list[Row]:
     """Rows of `stream_deliveries`."""
-    parts = walk(tables, StreamDeliveries).get(PARTIAL, [])
+    parts = [part for make in (StreamDeliveries, StreamConfirms) for part in walk(tables, make).get(PARTIAL, [])]
     rows: list[Row] = lagging(pa.concat_tables([OFFSETS.empty_table(), *parts])).to_pylist()
     return sorted(rows, key=lambda row: (row["connection_id"], row["frame_no"]))
 
@@ -211,6 +211,8 @@ def test_ages_and_lags(tables, frames, name):
         (m["connection_id"], m["frame_no"]) for m in tables[name]["messages"].to_pylist() if m["kind"] == "deliver"
     )
     stored_offsets = [row for row in frames[name] if row["command"] == "store-offset"]
+    published = [row for row in tables[name]["messages"].to_pylist() if row["kind"] == "publish"]
+    confirmed = [row for row in confirms(tables[name]) if row["outcome"] == "ack" and row["deduplicated"] is False]
     for row in rows:
         frame = sent[row["connection_id"], row["frame_no"]]
         assert row["chunk_ts_ns"] == frame["chunk_timestamp"] * 1_000_000
@@ -220,9 +222,13 @@ def test_ages_and_lags(tables, frames, name):
             assert row["records"] == records[row["connection_id"], row["frame_no"]]
         seen = [r["last_offset"] for r in rows if r["stream"] == row["stream"] and r["ts_ns"] <= row["ts_ns"]]
         seen += [r["offset"] for r in stored_offsets if r["stream"] == row["stream"] and r["ts_ns"] <= row["ts_ns"]]
-        assert row["stream_offset"] == max(seen)
+        more = sum(r["stream"] == row["stream"] and r["ts_ns"] <= row["ts_ns"] for r in published)
+        assert max(seen) <= row["stream_offset"] <= max(seen) + more
+        is_known = (frame["committed_chunk_id"] or -1) >= frame["chunk_id"] or any(
+            r["stream"] == row["stream"] and r["confirm_ts_ns"] <= row["ts_ns"] for r in confirmed
+        )
         lag = row["stream_offset"] - row["last_offset"]
-        assert row["lag_records"] == (lag if lag or (frame["committed_chunk_id"] or -1) >= frame["chunk_id"] else None)
+        assert row["lag_records"] == (lag if lag or is_known else None)
 
 
 @pytest.mark.parametrize("make", WALKS)
@@ -318,6 +324,26 @@ def test_records_of_an_id_are_one_row():
         (0, 1, 4, 22, "a", "ack"), (0, 2, 2, 1, "y", "ack"), (0, 3, 2, 2, "x", "ack"), (1, 1, 1, 10, "d", "ack"),
     ]  # fmt: skip
     same_in_every_manner(tables_of(talk), StreamConfirms)
+
+
+@pytest.mark.parametrize(("reference", "dropped"), [("p", [False, False, True, True]), (None, [False] * 4)])
+def test_an_id_that_is_twice_in_a_frame_was_sent_twice(reference, dropped):
+    """Records of a sub-batch are one sending; each other entry is its own, with its own answer."""
+    talk, creator = Talk(2), Talk(1)
+    creator.ask("create", 1, stream="s", ts_ns=0)
+    talk.publish(1, epoch=1, ts_ns=5000, publisher_reference=reference)
+    talk.messages *= 6
+    for row, (number, entry) in enumerate([(1, 0), (2, 1), (2, 1), (2, 1), (1, 4), (2, 5)]):
+        talk.messages[row] = talk.messages[row] | {"publish_seq": number, "entry": entry}
+    talk.confirm(1, 2)
+    talk.confirm(1, 2)
+    rows = confirms(tables_of(creator, talk))
+    found = [(r["publish_seq"], r["records"], r["confirm_frame_no"], r["deduplicated"]) for r in rows]
+    assert sorted(found) == sorted(
+        (number, records, frame, gone)
+        for (number, records, frame), gone in zip([(1, 1, 1), (2, 3, 1), (1, 1, 2), (2, 1, 2)], dropped, strict=True)
+    )
+    same_in_every_manner(tables_of(creator, talk), StreamConfirms)
 
 
 def test_answers_are_one_for_each_sending():
@@ -662,6 +688,23 @@ def test_what_proves_a_wait(rtt_ns, behind, evidence):
     assert [row["evidence"] for row in credit(tables_of(talk))[1]] == [evidence, "possible"]
 
 
+@pytest.mark.parametrize("ahead_ms", [-90_000, 0, 90_000])
+@pytest.mark.parametrize(
+    ("written_ms", "evidence"), [(110, "proven"), (248, "proven"), (250, "possible"), (320, "possible")]
+)
+def test_a_chunk_that_was_written_before_the_credit_came_waited_for_it(ahead_ms, written_ms, evidence):
+    """Credit comes at 300 ms; the first chunk took 50 ms at most. The broker's clock says nothing alone."""
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=1)
+    base = 1_000_000
+    for event, ms, written in (("deliver", 150, 100), ("credit", 300, None), ("deliver", 400, written_ms)):
+        columns = {"credit": 1} if event == "credit" else {"chunk_timestamp": base + written + ahead_ms}
+        talk.frame(event == "credit", event, subscription_id=3, ts_ns=(base + ms) * 1_000_000, **columns)
+    (row, _) = credit(tables_of(talk))[1]
+    assert (row["evidence"], row["duration_ns"]) == (evidence, 150_000_000)
+    same_in_every_manner(tables_of(talk), StreamCredit)
+
+
 def test_waits_end_with_the_connection_the_subscription_or_in_a_gap():
     def begun(number: int, **columns: Any) -> Talk:
         talk = Talk(number, **columns)
@@ -814,6 +857,42 @@ def test_a_consumer_alone_lags_by_what_its_deliveries_say(committed, lags):
     assert [row["lag_records"] for row in deliveries(tables_of(talk))] == lags
 
 
+def test_a_consumer_lags_by_what_was_confirmed_and_not_delivered():
+    """100 records were confirmed before it gets the first 10; of 50 more, 20 are not confirmed yet at the second."""
+    reader, writer = Talk(1), Talk(2)
+    reader.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
+    for number in range(1, 101):
+        writer.publish(number, ts_ns=number)
+    writer.frame(False, "publish-confirm", publisher_id=1, publishing_ids=json.dumps(list(range(1, 101))), ts_ns=1000)
+    deliver(reader, 0, 2000)
+    for number in range(101, 151):
+        writer.publish(number, ts_ns=3000)
+    writer.frame(False, "publish-confirm", publisher_id=1, publishing_ids=json.dumps(list(range(101, 131))), ts_ns=4000)
+    deliver(reader, 10, 5000)
+    deliver(reader, 140, 6000)  # it is further than anything else shows
+    writer.frame(False, "publish-confirm", publisher_id=1, publishing_ids=json.dumps(list(range(131, 151))), ts_ns=7000)
+    deliver(reader, 140, 8000)  # these 20 may be among the first 150
+    rows = deliveries(tables_of(reader, writer))
+    assert [(row["last_offset"], row["stream_offset"], row["lag_records"]) for row in rows] == [
+        (9, 99, 90), (19, 129, 110), (149, 149, 0), (149, 149, 0),
+    ]  # fmt: skip
+    same_in_every_manner(tables_of(reader, writer), StreamConfirms)
+    elsewhere = Talk(2, server_ip="::2")
+    elsewhere.frames, elsewhere.messages = writer.frames, writer.messages
+    assert [row["lag_records"] for row in deliveries(tables_of(reader, elsewhere))] == [None] * 4
+
+
+@pytest.mark.parametrize(("reference", "lag"), [(None, 1), ("p", None)])
+def test_what_may_have_been_dropped_counts_for_no_lag(reference, lag):
+    """A named publisher may repeat ids of another connection: the broker confirms those without storing them."""
+    reader, writer = Talk(1), Talk(2)
+    reader.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
+    writer.publish(*range(1, 12), publisher_reference=reference)
+    writer.confirm(*range(1, 12))
+    deliver(reader, 0, 9000)
+    assert [row["lag_records"] for row in deliveries(tables_of(reader, writer))] == [lag]
+
+
 @pytest.mark.parametrize("command", ["create", "delete"])
 def test_a_stream_that_begins_anew(command):
     reader, other = Talk(1), Talk(2)
@@ -922,3 +1001,18 @@ def test_needs_are_columns_that_there_are(tables):
             table = SOURCES[source]
             assert set(needs.columns) <= set(schema(table).names)
     assert pc.sum(pc.is_valid(tables["stream_calls"]["stream_frames"]["publishing_ids"])).as_py()
+
+
+def test_a_recorded_consumer_behind_its_stream():
+    """The script knows how long the stream was: 62 records had been confirmed, and one of another frame was dropped."""
+    found = recorded("stream_lag")
+    truth = golden("stream_lag")["lag"]
+    rows = [row for row in deliveries(found) if row["chunk_type"] == 0]
+    assert len(rows) == truth["chunks"]
+    assert [row["lag_records"] for row in rows] == [truth["stored"] - 1 - row["last_offset"] for row in rows]
+    waits = [row["evidence"] for row in credit(found)[1]]
+    assert waits == ["proven"] * (truth["chunks"] - 1) + ["possible"]  # nothing came after the last
+    again = [row for row in confirms(found) if row["publisher_id"] == 1]
+    assert [(row["publish_seq"], row["outcome"], row["deduplicated"]) for row in again] == [
+        (1, "ack", False), (1, "ack", True), (2, "ack", False),
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
 from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
-from amqpscope.pipelines.rpcs.rpcs import Rpcs
+from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import walked
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from tests.pipelines.scenario import TICK, Connection, arrow

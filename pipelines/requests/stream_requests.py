@@ -20,8 +20,8 @@ from amqpscope.pipelines.model.connection import CONN, GAP_TS, first_gap
 from amqpscope.pipelines.model.events import STREAM_FRAMES, what
 from amqpscope.pipelines.model.store import declare, grown
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
-from amqpscope.pipelines.rpcs.open_requests import FO, NONE, REFUSED, State
-from amqpscope.pipelines.rpcs.requests import OPEN_AT_MOST
+from amqpscope.pipelines.requests.open_requests import FO, NONE, REFUSED, State
+from amqpscope.pipelines.requests.requests import OPEN_AT_MOST
 
 PROTOCOL = "rabbitmq-stream"
 ANSWERED_ALWAYS = tuple(

@@ -32,7 +32,7 @@ from amqpscope.pipelines.model.connection import CONN, open_connection
 from amqpscope.pipelines.model.events import FRAMES, FRAMES_010, SPOKEN, WORDS, what
 from amqpscope.pipelines.model.store import grown
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED
-from amqpscope.pipelines.rpcs.open_requests import (
+from amqpscope.pipelines.requests.open_requests import (
     CH,
     FO,
     HEAP,
@@ -53,7 +53,7 @@ from amqpscope.pipelines.rpcs.open_requests import (
     pop,
     queue_of,
 )  # fmt: skip
-from amqpscope.pipelines.rpcs.uncertain import (
+from amqpscope.pipelines.requests.uncertain import (
     TRUST,
     differ,
     drop_answers,

@@ -18,12 +18,12 @@ from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.unanswered import ENDED_BY
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
-from amqpscope.pipelines.rpcs import requests
-from amqpscope.pipelines.rpcs.open_requests import CH, DROPPED, FO, HEAP, NO, NONE, REFUSED, State
-from amqpscope.pipelines.rpcs.requests import NAMED, ROLES, UNKNOWN, Requests
-from amqpscope.pipelines.rpcs.rpc_frames import AR, finish, walk
-from amqpscope.pipelines.rpcs.stream_requests import ANSWERED_ALWAYS, StreamRequests
-from amqpscope.pipelines.rpcs.stream_requests import ROLES as STREAM_ROLES
+from amqpscope.pipelines.requests import requests
+from amqpscope.pipelines.requests.open_requests import CH, DROPPED, FO, HEAP, NO, NONE, REFUSED, State
+from amqpscope.pipelines.requests.requests import NAMED, ROLES, UNKNOWN, Requests
+from amqpscope.pipelines.requests.rpc_frames import AR, finish, walk
+from amqpscope.pipelines.requests.stream_requests import ANSWERED_ALWAYS, StreamRequests
+from amqpscope.pipelines.requests.stream_requests import ROLES as STREAM_ROLES
 
 VERSION = 4
 _DECLARE, _DECLARE_OK = what(FRAMES, "queue.declare"), what(FRAMES, "queue.declare-ok")

@@ -10,7 +10,7 @@ from amqpscope.pipelines.model.connection import CONN, add_gap, update_connectio
 from amqpscope.pipelines.model.events import EV, FRAMES, FRAMES_010, STREAM_FRAMES, what
 from amqpscope.pipelines.model.names import NO_NAME
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.rpcs.open_requests import (
+from amqpscope.pipelines.requests.open_requests import (
     CH,
     CLOSES_CHANNEL,
     CLOSES_CONNECTION,
@@ -19,8 +19,8 @@ from amqpscope.pipelines.rpcs.open_requests import (
     State,
     cut_frame,
 )
-from amqpscope.pipelines.rpcs.refusals import close_missing, closing
-from amqpscope.pipelines.rpcs.requests import (
+from amqpscope.pipelines.requests.refusals import close_missing, closing
+from amqpscope.pipelines.requests.requests import (
     HELD,
     UNKNOWN,
     answer,
@@ -29,8 +29,8 @@ from amqpscope.pipelines.rpcs.requests import (
     channel_of,
     end_connection,
 )
-from amqpscope.pipelines.rpcs.stream_requests import answer_stream, ask_stream, close_stream, end_stream
-from amqpscope.pipelines.rpcs.uncertain import may_lack_requests
+from amqpscope.pipelines.requests.stream_requests import answer_stream, ask_stream, close_stream, end_stream
+from amqpscope.pipelines.requests.uncertain import may_lack_requests
 
 _STREAM_CLOSE, _TUNE = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "tune")
 _CHANNEL_OPEN = what(FRAMES, "channel.open")

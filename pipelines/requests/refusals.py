@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.pipelines.model.connection import CONN
-from amqpscope.pipelines.rpcs.open_requests import (
+from amqpscope.pipelines.requests.open_requests import (
     CH,
     HEAP,
     LOST,
@@ -19,7 +19,7 @@ from amqpscope.pipelines.rpcs.open_requests import (
     find_queue,
     pop,
 )
-from amqpscope.pipelines.rpcs.uncertain import is_uncertain
+from amqpscope.pipelines.requests.uncertain import is_uncertain
 
 
 @called

@@ -6,7 +6,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model.connection import CONN, first_gap, may_lack
 from amqpscope.pipelines.model.unanswered import ANSWERED
-from amqpscope.pipelines.rpcs.open_requests import (
+from amqpscope.pipelines.requests.open_requests import (
     CH,
     DROPPED,
     HEAP,

@@ -1,0 +1,51 @@
+"""Small tables that follow from statistics, as rows: read where `analyze` wrote them, else computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.places import readable
+from amqpscope.pipelines.folder import parts
+from amqpscope.pipelines.relations import compute
+
+Row = dict[str, Any]
+SHOWN = (
+    "findings",
+    "rules",
+    "rates",
+    "occupancy",
+    "queues",
+    "consumers",
+    "clients",
+    "topology",
+    "endpoints",
+    "channels",
+)
+"""Those that a page shows; where one is lacking all that are lacking are computed together."""
+
+
+def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> list[Row]:
+    """Return the rows of a table that follows from statistics; none where there are no statistics.
+
+    Raises:
+        ReadError: a table cannot be read.
+    """
+    if tables.analyzed is None:
+        return []
+    found = parts(tables.analyzed, name)
+    if found:
+        read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in found]
+        together: list[Row] = pa.concat_tables(read, promote_options="default").to_pylist()
+        return together
+    if name not in compute.NAMES:
+        return []
+    if not tables.computed:
+        lacking = [each for each in SHOWN if each in compute.NAMES and not parts(tables.analyzed, each)]
+        tables.computed |= dict(compute.of_folder(tables.analyzed, lacking))
+    made: list[Row] = tables.computed[name].to_pylist() if name in tables.computed else []
+    return made

@@ -1,0 +1,38 @@
+"""Captures analyzed in this process, each once: the statistics of walks, and what of the rest a test asks for."""
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.reading import Reading
+from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.relations import compute
+from amqpscope.pipelines.run import local
+from tests.dissector.runs import FOLDER
+
+
+def walked(path: Path) -> dict[str, pa.Table]:
+    """Statistics as `amqpscope.analyze` has them, without the tables that follow from them."""
+    reading = Reading(find([str(path)]), compiled=False)
+    found: dict[str, list[pa.Table]] = {name: [schema(name).empty_table()] for name in local.tables()}
+    local.finish(local.gather(reading), reading, lambda name, rows: found[name].append(rows))
+    return {name: pa.concat_tables(parts) for name, parts in found.items()}
+
+
+def related(statistics: dict[str, pa.Table], name: str) -> list[dict[str, Any]]:
+    """The rows of one table that follows from statistics."""
+    rows: list[dict[str, Any]] = dict(compute.compute(statistics, [name]))[name].to_pylist()
+    return rows
+
+
+@cache
+def statistics(stem: str) -> dict[str, pa.Table]:
+    """What `amqpscope.analyze` returns for a recording."""
+    found = walked(FOLDER / f"{stem}.pcap")
+    return {**found, **dict(compute.compute(found))}
+
+
+findings = partial(related, name="findings")
