@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines import confirms
+from amqpscope.pipelines import confirms, heartbeats
 from amqpscope.pipelines.run.preparing import timed
 from tests.captures.damage.answers import analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
@@ -81,3 +81,21 @@ def test_a_publish_that_ends_in_a_gap_blames_nobody(tmp_path):
     recordings = [Recording.of(FOLDER / f"large_message{name}.pcap", compiled=True) for name in ("", "_small_frames")]
     found = judge(analyzed(runs_of(recordings, ["middle missing"], range(1, 12)), tmp_path))
     assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []
+
+
+@pytest.mark.parametrize("name", ["heartbeats", "orders_amqplib", "qpid_heartbeat"])
+def test_of_one_direction_heartbeats_are_known_where_it_has_what_was_agreed_on(name):
+    """The client's tune-ok decides; the broker's proposal alone proves nothing."""
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    for seed in range(4):
+        tables = recording.dissect(recording.damaged("one way", seed))
+        frames = [row for of in ("amqp091_frames", "amqp010_frames") for row in tables[of].to_pylist()]
+        agreed = {row["connection_id"] for row in frames if row["method"] == "connection.tune-ok"}
+        sent = {(row["connection_id"], row["from_client"]) for row in frames}
+        names = ("amqp091_frames", "connections", "anomalies")
+        found = heartbeats(*(tables[of] for of in names), amqp010_frames=tables["amqp010_frames"]).to_pylist()
+        assert found
+        for row in found:
+            identity, is_agreed = row["connection_id"], row["connection_id"] in agreed
+            assert (row["negotiated_s"] is not None) == is_agreed
+            assert (row["missed"] is not None) == (is_agreed and (identity, row["from_client"]) in sent)

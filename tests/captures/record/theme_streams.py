@@ -390,3 +390,39 @@ def stream_chunks(stage: Stage) -> None:
             reader.close()
         writer.close()
     stage.golden["records"] = rows
+
+
+@scenario("scripted clients: a consumer behind 62 records that gives credit late; ids that are twice in a frame")
+def stream_lag(stage: Stage) -> None:
+    ready(stage)
+    spec = wire.string("lag")
+    with stage.sniff(ports=(STREAM_PORT,)):
+        writer = peer(stage, "writer")
+        assert writer.call(13, spec + wire.table({}))[0] == 1
+        for publisher, reference in ((0, ""), (1, "again")):
+            assert writer.call(1, bytes([publisher]) + wire.string(reference) + spec)[0] == 1
+        for number in range(0, 60, 3):
+            writer.send(wire.publish(0, [(number + k, wire.simple(b"record %d" % (number + k))) for k in range(3)]))
+            writer.wait(3)
+            time.sleep(0.01)
+        writer.send(wire.publish(1, [(1, wire.simple(b"a")), (1, wire.simple(b"b")), (2, wire.simple(b"c"))]))
+        told = 0
+        while told < 3:
+            told += int.from_bytes(writer.wait(3).body[1:5], "big")
+        reader = peer(stage, "reader")
+        body = b"\x01" + spec + wire.offset_spec(1) + struct.pack(">H", 1) + wire.table({})
+        assert reader.call(7, body)[0] == 1
+        reader.connection.settimeout(1)
+        chunks = 0
+        while True:
+            try:
+                reader.wait(8)
+            except TimeoutError:
+                break
+            chunks += 1
+            time.sleep(0.03)
+            reader.send(wire.frame(9, struct.pack(">BH", 1, 1)))
+        reader.connection.settimeout(15)
+        reader.close()
+        writer.close()
+    stage.golden["lag"] = {"stored": 62, "dropped": [1], "chunks": chunks}

@@ -1001,3 +1001,18 @@ def test_needs_are_columns_that_there_are(tables):
             table = SOURCES[source]
             assert set(needs.columns) <= set(schema(table).names)
     assert pc.sum(pc.is_valid(tables["stream_calls"]["stream_frames"]["publishing_ids"])).as_py()
+
+
+def test_a_recorded_consumer_behind_its_stream():
+    """The script knows how long the stream was: 62 records had been confirmed, and one of another frame was dropped."""
+    found = recorded("stream_lag")
+    truth = golden("stream_lag")["lag"]
+    rows = [row for row in deliveries(found) if row["chunk_type"] == 0]
+    assert len(rows) == truth["chunks"]
+    assert [row["lag_records"] for row in rows] == [truth["stored"] - 1 - row["last_offset"] for row in rows]
+    waits = [row["evidence"] for row in credit(found)[1]]
+    assert waits == ["proven"] * (truth["chunks"] - 1) + ["possible"]  # nothing came after the last
+    again = [row for row in confirms(found) if row["publisher_id"] == 1]
+    assert [(row["publish_seq"], row["outcome"], row["deduplicated"]) for row in again] == [
+        (1, "ack", False), (1, "ack", True), (2, "ack", False),
+    ]  # fmt: skip
