@@ -246,21 +246,30 @@ def check(path: Path, captures: Sequence[origin.Known] | None = None) -> None:
         raise PageError(f"{path} is a page about other captures; name another file, or remove it")
 
 
-def write(tables: Tables, path: Path, captures: Sequence[origin.Known] | None = None) -> None:
+def write(
+    tables: Tables,
+    path: Path,
+    captures: Sequence[origin.Known] | None = None,
+    refresh_s: int = 0,
+    is_ours: bool = False,
+) -> None:
     """Write the page; where a file may take its place, under another name until it is whole.
 
     Args:
         tables: what it shows.
         path: of the page; a page about the same captures may be there.
         captures: they, where they were read for it; None: the note in the folders of the tables has them.
+        refresh_s: see `render`.
+        is_ours: whether this process wrote the page that is there.
 
     Raises:
         PageError: Something else is there.
         NotTablesError: A table cannot be read.
         Error: The file cannot be written.
     """
-    check(path, about(tables) if captures is None else captures)
-    text = render(tables)
+    if not is_ours:
+        check(path, about(tables) if captures is None else captures)
+    text = render(tables, refresh_s)
     is_special = path.exists() and not path.is_file()  # a device or a pipe, such as /dev/stdout
     target = path if is_special else path.resolve()  # a link stays one
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
