@@ -10,6 +10,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
+import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector import transfer
@@ -204,6 +205,13 @@ class Dissector:
         for out in self.tcp.finish():
             yield from self._take(out, buffer)
         self.retained = Retained.nothing(self._ranges)
+
+    def under_way(self, connections: pa.Array) -> pa.RecordBatch:
+        """Return the rows that those of these connections that are open would have now, by `connection_id`."""
+        facts = self.tcp.flows.facts
+        wanted = np.isin(facts[:, Facts.ID], connections.to_numpy()) & (facts[:, Facts.ID] != 0)
+        slots = np.flatnonzero(wanted & (facts[:, Facts.USED] == 1))
+        return self.connections.under_way(slots, self.tcp.flows, self.captures)
 
     def _steps(self, segments: SegmentBatch) -> Iterator[tuple[SegmentBatch, bool]]:
         """Split segments at checks of the limit on retained bytes; yield each part and whether a check follows it.

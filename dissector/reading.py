@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,19 +139,20 @@ class Reading(Reports):
 
     def work(self) -> Iterator[Work]:
         """Iterate, but yield functions that make the rows: later, in any thread, in any order."""
+        return chain.from_iterable(self.steps())
+
+    def steps(self) -> Iterator[Iterator[Work]]:
+        """Do as `work`, in steps after each of which all rows of the packets so far can be made."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self._readable]
         self.pending += [partial(list, [unreadable(source)]) for source in self.sources if source.error]
         points = self.dissector.points
         for decoded in merge(captures, points):
             self.dissector.tcp.place(points)
-            yield from self.dissector.take(decoded)
-            yield from self.flush()
+            yield chain(self.dissector.take(decoded), self.flush())
         if self._readable:
             missing = self.dissector.packets.finish()
             self.pending.append(partial(incomplete, self.dissector, self._readable[-1].name, missing))
-        yield from self.flush()
-        yield from self.dissector.last_work()
-        yield from self.flush()
+        yield chain(self.flush(), self.dissector.last_work(), self.flush())
         if self.compiled:
             kernel.note_run()
 

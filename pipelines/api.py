@@ -101,8 +101,7 @@ def analyze(
         note = origin.note(named, (options.from_ns, options.to_ns), made_from)
         local.analyze_captures(reading, place(output), note, window_ns)
         return place(output)
-    engine = local.gather(reading, window_ns)
-    return _collected(lambda emit: local.finish(engine, reading, emit))
+    return _collected(lambda emit: local.walk_captures(reading, emit, window_ns))
 
 
 def _of_folder(

@@ -416,17 +416,19 @@ def walked(name: str, tables: Mapping[str, pa.Table], window_ns: int = HOUR_NS) 
         window_ns: how far before a delivery to look for its publish (ns).
     """
     from amqpscope.pipelines.run import kernels  # noqa: PLC0415 - nothing of it is needed for Spark
-    from amqpscope.pipelines.run.engine import NOTHING, Engine  # noqa: PLC0415
+    from amqpscope.pipelines.run.engine import Engine  # noqa: PLC0415
     from amqpscope.pipelines.run.preparing import snapped  # noqa: PLC0415
+    from amqpscope.pipelines.run.runner import NOTHING  # noqa: PLC0415
 
-    engine = Engine(kernels.begin(sum(rows.nbytes for rows in tables.values())), window_ns, (name,))
+    found = [schema(name).empty_table()]
+    compiled = kernels.begin(sum(rows.nbytes for rows in tables.values()))
+    engine = Engine(compiled, window_ns, (name,), emit=lambda _, rows: found.append(rows))
     cut = snapped(tables["captures"]) if "captures" in tables else NOTHING
     for table, rows in tables.items():
-        wanted = [column for column in engine.columns(table) if column in rows.column_names]
+        wanted = [column for column in engine.runner.columns(table) if column in rows.column_names]
         if wanted:
-            engine.add(engine.prepare(table, rows.select(wanted), cut))
-    found = [schema(name).empty_table()]
-    engine.finish(lambda _, rows: found.append(rows), {})
+            engine.add(engine.runner.prepare(table, rows.select(wanted), cut))
+    engine.finish()
     return pa.concat_tables(found)
 
 

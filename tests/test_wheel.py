@@ -29,8 +29,7 @@ kernel.COMPILE_COLD_ABOVE = 1 << 60
 for capture in captures:
     found = []
     reading = Reading(find([capture]), compiled=compiled)
-    engine = local.gather(reading)
-    local.finish(engine, reading, lambda table, rows: found.extend(repr((table, row)) for row in rows.to_pylist()))
+    local.walk_captures(reading, lambda table, rows: found.extend(repr((table, row)) for row in rows.to_pylist()))
     print(hashlib.sha256(repr(sorted(found)).encode()).hexdigest())
 print(len(kernel._ready), [name for name in ("numba", "llvmlite") if name in sys.modules])
 """

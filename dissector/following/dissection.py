@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from amqpscope.dissector.capture.input import CaptureError, MissingCaptureError
 from amqpscope.dissector.capture.sources import Source, reason
@@ -49,12 +48,6 @@ class IdleDissector(Dissector):
     def held_ns(self) -> int:
         """The time of the first bytes that wait for others, so that their rows come later (ns); LATEST without any."""
         return min((since_ns for *_, since_ns in self.held()), default=LATEST)
-
-    def under_way(self) -> pa.RecordBatch:
-        """Return the rows that the connections that go on would have now."""
-        flows = self.tcp.flows
-        slots = np.flatnonzero((flows.facts[:, Facts.USED] == 1) & (flows.facts[:, Facts.ID] != 0))
-        return self.connections.under_way(slots, flows, self.captures)
 
 
 @dataclass(slots=True)

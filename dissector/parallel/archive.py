@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from amqpscope.dissector.capture.sources import Source
@@ -107,14 +108,18 @@ def dissect(blocks: Iterable[Block], dissector: Dissector, end_ns: int) -> Itera
         dissector: `Archive.dissector`.
         end_ns: `Archive.end_ns`.
     """
+    return chain.from_iterable(steps(blocks, dissector, end_ns))
+
+
+def steps(blocks: Iterable[Block], dissector: Dissector, end_ns: int) -> Iterator[Iterator[Work]]:
+    """Do as `dissect`, in steps after each of which all rows of the packets so far can be made."""
     for found in merged(blocks):
         if isinstance(found, bytes):
             dissector.tls.add(found, 0)
+            yield dissector.reported()
         else:
-            yield from dissector.take(found)
-        yield from dissector.reported()
-    yield from dissector.last_work(end_ns)
-    yield from dissector.reported()
+            yield chain(dissector.take(found), dissector.reported())
+    yield chain(dissector.last_work(end_ns), dissector.reported())
 
 
 def rows_of_captures(surveys: Sequence[Survey], known: Archive) -> Iterator[Row]:

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from amqpscope.pipelines.folder import Read
 
-LEAST = 96 << 20
-"""Bytes of rows in memory that are worth a wave."""
-
 
 class Chunk(NamedTuple):
     """Rows to read.
@@ -52,7 +49,6 @@ class Waves:
     def __init__(self, chunks: Callable[[], Sequence[Chunk]], pool: Executor) -> None:
         self._chunks, self._pool = chunks, pool
         self._given = -1
-        self._room = LEAST
 
     @cached_property
     def _ends(self) -> tuple[pa.Array, NDArray[np.int64]]:
@@ -71,11 +67,3 @@ class Waves:
         some = (last > self._given) & (last < read)
         self._given = read - 1
         return identities.filter(pa.array(some))
-
-    def worth(self, held: int) -> bool:
-        """Return whether so many bytes of rows are in memory that a wave should come."""
-        return held > self._room
-
-    def over(self, held: int) -> None:
-        """Note how many bytes of rows are left after a wave: the next one comes when they have doubled."""
-        self._room = max(LEAST, 2 * held)

@@ -1,47 +1,34 @@
-"""The engine: runs all walks over rows in memory and merges their results. No Spark, no Java, no files."""
+"""The engine: the runner, and what needs the rows of all connections. No Spark, no Java."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.cli.progress import Advance, quiet
-from amqpscope.pipelines.across import keys
 from amqpscope.pipelines.connections.failures import Failures
 from amqpscope.pipelines.latencies.latency import Latencies
 from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.digests import content
-from amqpscope.pipelines.model.events import Events, decoded
-from amqpscope.pipelines.model.walk import Collected, Rows, Walk, schema
+from amqpscope.pipelines.model.events import Events
+from amqpscope.pipelines.model.walk import Collected, Rows, Walk
 from amqpscope.pipelines.run.buckets import Pile
-from amqpscope.pipelines.run.event_store import PART, ROOM, Gathered
-from amqpscope.pipelines.run.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
-from amqpscope.pipelines.run.sorting import BATCH, Sorted, encoded, joined, sorted_by
-from amqpscope.pipelines.statistics import (
-    HOUR_NS,
-    KEYED,
-    METRICS,
-    OVER_KEYS,
-    RESOLVED,
-    TABLES,
-    Chain,
-    OverKeys,
-    chains,
-    needs_of,
-    rows_for,
-)  # fmt: skip
+from amqpscope.pipelines.run.event_store import PART, EventStore
+from amqpscope.pipelines.run.preparing import with_windows
+from amqpscope.pipelines.run.runner import CONNECTIONS, Prepared, Runner
+from amqpscope.pipelines.run.sorting import BATCH, Sorted, joined, sorted_by
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, RESOLVED, TABLES, OverKeys, rows_for
 
 Emit = Callable[[str, pa.Table], None]
-NOTHING = pa.array([], pa.string())
 NOBODY = np.zeros(0, np.bool_)
-THREADS = 2
-"""Threads that prepare rows or walk, besides the one that reads, sorts and emits results."""
+ROOM = 32 << 20
+"""Bytes of messages by their keys in memory beyond which they go to files."""
+WAITING = 64
+"""Rows that may wait to be added to latencies."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
@@ -58,14 +45,14 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
 
 def in_order(tables: Mapping[str, pa.Table], walks: Sequence[Walk]) -> Iterator[Sorted]:
     """Yield the rows of these tables as events in order; arguments are those of `batches`."""
-    gathered = Gathered([walk.needs for walk in walks])
+    store = EventStore([walk.needs for walk in walks], room=None)
     for source, name in enumerate(ev.SOURCES):
         if name in tables:
             rows = tables[name]
             if source == ev.CONNECTIONS and "tcp_windows" in tables:
                 rows = with_windows(rows, tables["tcp_windows"])
-            gathered.add(source, gathered.prepare(source, rows))
-    return gathered.sorted()
+            store.add(source, store.prepare(source, rows))
+    return store.sorted(pa.array([], pa.int64()))
 
 
 def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> dict[str, pa.Table]:
@@ -86,16 +73,18 @@ def walked(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BA
 
 
 class Engine:
-    """All statistics in this process, of rows of `dissect` that are added in any order.
+    """All statistics in this process, of rows of `dissect`.
 
     Args:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         tables: the tables of statistics to make.
         deliveries: see `rows_for`.
+        emit: called with each table's name and rows, in this thread.
+        how: of the runner: `note`, `under_way`.
 
     Attributes:
-        pool: threads that prepare rows and walk; `finish` ends them.
+        runner: walks over connections.
     """
 
     def __init__(
@@ -104,13 +93,13 @@ class Engine:
         window_ns: int = HOUR_NS,
         tables: Sequence[str] = TABLES,
         deliveries: bool = True,
+        emit: Emit = lambda *_: None,
+        **how: Any,
     ) -> None:
-        self.compiled = compiled
-        self.window_ns = window_ns
+        self.compiled, self.window_ns, self.emit = compiled, window_ns, emit
         self.tables = frozenset(tables)
         self.rows = rows_for(tables, deliveries)
-        self.chains = chains(compiled, self.rows)
-        self.gathered = Gathered(needs_of(self.chains), compiled)
+        self.runner = Runner(compiled, self.rows, **how)
         self._latencies = Latencies()
         self._adding: list[Future[None]] = []
         self.failures = Failures()
@@ -121,153 +110,97 @@ class Engine:
         self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._young: list[pa.Table] = []
-        self._keyed = Pile("key", ROOM >> 2)
-        self._whole: dict[str, list[pa.Table]] = {"connections": [], "tcp_windows": []}
+        self._keyed = Pile("key", ROOM)
         self.captures: list[pa.Table] = []
         """Rows of `captures`, which are emitted as they are."""
-        self.pool = ThreadPoolExecutor(THREADS, "amqpscope-walk")
-        self._adder = ThreadPoolExecutor(1, "amqpscope-add")
-        self._under_way: list[Future[list[Rows]]] = []
+        self._pool, self._adder = ThreadPoolExecutor(1, "amqpscope-keys"), ThreadPoolExecutor(1, "amqpscope-add")
 
     @property
     def latencies(self) -> Latencies:
         """Latencies of all rows so far, which another thread adds up."""
-        self._settle_latencies()
-        return self._latencies
-
-    def _settle_latencies(self) -> None:
         for each in self._adding:
             each.result()
         self._adding = []
-
-    def columns(self, table: str) -> tuple[str, ...]:
-        """Return the columns that are needed of a table; none for a table that is not needed."""
-        if table in self._whole:
-            return tuple(schema(table).names)
-        if table not in ev.SOURCES:
-            return ()
-        source = ev.SOURCES.index(table)
-        found = self.gathered.layouts[source].base
-        if source == ev.MESSAGES and KEYED in self.rows:
-            return tuple(dict.fromkeys((*found, *keys.COLUMNS, *TIMED)))
-        return found
-
-    def prepare(self, table: str, rows: pa.Table, cut: pa.Array = NOTHING) -> Prepared | None:
-        """Return what the engine stores of rows. Any thread may call this.
-
-        Args:
-            table: its name.
-            rows: with the `columns` that are there; texts may be dictionaries.
-            cut: names of captures whose packets are cut by a snap length (`preparing.snapped`).
-        """
-        if table in self._whole:
-            return Prepared(table, (rows, None), None)
-        if table not in ev.SOURCES or not len(rows):
-            return None
-        source = ev.SOURCES.index(table)
-        messages = None
-        if source == ev.MESSAGES:
-            asked = (*TIMED, *(keys.COLUMNS if KEYED in self.rows else ()))
-            for name in (each for each in dict.fromkeys(asked) if each not in rows.column_names):
-                rows = rows.append_column(name, pa.nulls(len(rows), schema(table).field(name).type))
-            rows = timed(rows, cut)
-            if KEYED in self.rows:
-                rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
-                messages = encoded(keys.keyed(rows, self.compiled))
-        return Prepared(table, self.gathered.prepare(source, rows), messages)
+        return self._latencies
 
     def add(self, prepared: Prepared | None) -> None:
-        """Store prepared rows."""
-        if prepared is None:
-            return
-        if prepared.table in self._whole:
-            self._whole[prepared.table].append(prepared.rows[0])
-            return
-        self.gathered.add(ev.SOURCES.index(prepared.table), prepared.rows)
-        if prepared.keyed is not None:
-            self._young.append(prepared.keyed)
-            if sum(map(len, self._young)) >= PART:
-                self._keep_young()
+        """Take rows that the runner prepared."""
+        self.take(self.runner.add(prepared))
 
-    def finish(self, emit: Emit, note: Mapping[str, Any], advance: Advance = quiet) -> None:
-        """Walk over all rows.
+    def step(self) -> None:
+        """Walk over connections if many rows wait, see `Runner.step`."""
+        self.take(self.runner.step())
+
+    def take(self, found: Iterable[Rows]) -> None:
+        """Take rows that walks yielded: emit those that are final."""
+        for name, rows in found:
+            if name == KEYED:
+                self._keep(rows)
+            elif name == CONNECTIONS:
+                if "failures" in self.rows:
+                    self.failures.add(rows)
+            elif name in self.partial:
+                self.partial[name].append(rows)
+            elif name in self.rows:
+                self._add(name, rows)
+
+    def _add(self, name: str, rows: pa.Table) -> None:
+        if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
+            if len(self._adding) > WAITING:
+                self._adding.pop(0).result()
+            self._adding.append(self._adder.submit(self._latencies.add, METRICS[name], rows))
+        waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
+        if waits.any():
+            self._undecided[name].append(rows.filter(pa.array(waits)))
+            rows = rows.filter(pa.array(~waits))
+        self._found(name, rows)
+
+    def _found(self, name: str, rows: pa.Table) -> None:
+        if name in self.tables:
+            self.emit(name, rows)
+
+    def _keep(self, keyed: pa.Table) -> None:
+        """Keep messages by their keys until the end."""
+        self._young.append(keyed)
+        if sum(map(len, self._young)) >= PART:
+            self._keyed.add(joined(self._young))
+
+    def finish(self, advance: Advance = quiet) -> None:
+        """Walk over all rows that are left, and emit everything.
 
         Args:
-            emit: called with each table's name and rows, in this thread.
-            note: of the dissection: `complete`, `from_ns`, `to_ns`.
             advance: called with the step, the events done and the events in all.
         """
-        self._emit = emit
-        if self._whole:
-            self.connect(note)
-        self._keep_young()
-        total, done = self.gathered.rows, 0
-        for batch in self.events():
-            self._walk(batch)
-            done += len(batch)
-            advance("walking", done, total)
-        self._settle()
-        for each in self.chains:
-            self._rows(each.finish())
+        total = self.runner.store.rows
+        for found in self.runner.finish():
+            self.take([found])
+            advance("walking", self.runner.walked, total)
         for over in self.over_keys:
             if over.of == KEYED:
-                for found in self._ahead(self._over_keys(over, self._keyed.groups())):
-                    self._rows(found)
-        self.conclude(emit, self._undecided)
-        self.pool.shutdown()
+                if self._young:
+                    self._keyed.add(joined(self._young))
+                for rows in self._ahead(self._over_keys(over, self._keyed.groups())):
+                    self.take(rows)
+        self.conclude(self._undecided)
+        self._pool.shutdown()
         self._adder.shutdown()
-
-    def walk(self, some: pa.Array, emit: Emit) -> None:
-        """Walk over the rows of these connections; all of them must have come, and `connect` before.
-
-        Args:
-            some: connections (int64).
-            emit: called with each table's name and rows, in this thread.
-        """
-        self._emit = emit
-        for batch in self.gathered.complete(some).batches():
-            self._walk(batch)
-
-    def _walk(self, batch: Events) -> None:
-        """Begin to walk over a batch, and emit the rows of the one before."""
-        len(batch.matrix)  # computed once for all walks
-        self._settle(self.pool.submit(_fed, each, batch) for each in self.chains)
-
-    def _settle(self, then: Iterable[Future[list[Rows]]] = ()) -> None:
-        """Wait until walks are through the last batch, let them begin with the next, and emit the rows of the last."""
-        self._settle_latencies()
-        found = [future.result() for future in self._under_way]
-        self._under_way = list(then)
-        self._rows(itertools.chain.from_iterable(found))
 
     def _ahead(self, steps: Iterator[list[Rows]]) -> Iterator[list[Rows]]:
         """Yield what steps yield, each of which is done by another thread while this one has the result before."""
-        step = self.pool.submit(next, steps, None)
+        step = self._pool.submit(next, steps, None)
         while (found := step.result()) is not None:
-            step = self.pool.submit(next, steps, None)
+            step = self._pool.submit(next, steps, None)
             yield found
 
-    def events(self) -> Iterator[Events]:
-        """Yield all rows as events in order, and remove them; `connect` comes before."""
-        for events in self.gathered.sorted():
-            yield from events.batches()
-
-    def _keep_young(self) -> None:
-        if self._young:
-            self._keyed.add(joined(self._young))
-            self._young = []
-
-    def conclude(self, emit: Emit, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
+    def conclude(self, undecided: Mapping[str, Iterable[pa.Table]]) -> None:
         """Run the walks over keys, resolve undecided rows, and sum up; after all walks over connections.
 
         Args:
-            emit: called with each table's name and rows, in this thread.
             undecided: rows by table, those of RESOLVED.
         """
-        self._emit = emit
         for each in self.over_keys:
             for found in self._over_keys(each, [self.partial.pop(each.of)]):
-                self._rows(found)
+                self.take(found)
         for name, resolved in self.resolved.items():
             parts = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
             facts = resolved.facts(parts, self.compiled)
@@ -289,66 +222,3 @@ class Engine:
             for rows in sorted_by(over.order, parts, self.compiled):
                 yield list(walk.feed(rows))
         yield list(walk.finish())
-
-    def connect(self, note: Mapping[str, Any]) -> None:
-        """Store connections, once all rows are there; `note` is that of the dissection."""
-        connections, windows = (
-            pa.concat_tables([schema(name).empty_table(), *map(decoded, parts)], promote_options="default")
-            for name, parts in self._whole.items()
-        )
-        seen = []
-        if not note.get("complete", True):
-            for source, protocol in ev.SPOKEN.items():
-                seen.append(spans(self.gathered.parts(source), protocol))
-        connections = self.connections(connections, windows, seen, note)
-        self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, connections))
-        self._whole = {}
-
-    def connections(
-        self, connections: pa.Table, windows: pa.Table, seen: Iterable[pa.Table], note: Mapping[str, Any]
-    ) -> pa.Table:
-        """Return connections with the further columns that walks need, and count those that failed.
-
-        Args:
-            connections: the table.
-            windows: the table `tcp_windows`.
-            seen: `spans` of the frames of a dissection that is not complete.
-            note: of the dissection.
-        """
-        for each in seen:
-            connections = with_missing(connections, each)
-        if "failures" in self.rows:
-            self.failures.add(connections)
-        return with_windows(in_range(connections, note), windows)
-
-    def _rows(self, found: Iterable[Rows]) -> None:
-        for name, rows in found:
-            if name in self.partial:
-                self.partial[name].append(rows)
-                continue
-            if name not in self.rows:
-                continue
-            if name in METRICS and self.tables & {"latency_buckets", "latency_summary"}:
-                self._adding.append(self._adder.submit(self._latencies.add, METRICS[name], rows))
-            waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
-            if waits.any():
-                self._undecided[name].append(rows.filter(pa.array(waits)))
-                self._found(name, rows.filter(pa.array(~waits)))
-            else:
-                self._found(name, rows)
-
-    def _found(self, name: str, rows: pa.Table) -> None:
-        if name in self.tables:
-            self._emit(name, rows)
-
-
-def _fed(chain: Chain, events: Events) -> list[Rows]:
-    return list(chain.feed(events))
-
-
-class Prepared(NamedTuple):
-    """What the engine stores of rows of a table; of messages also their keys."""
-
-    table: str
-    rows: tuple[pa.Table, pa.Table | None]
-    keyed: pa.Table | None

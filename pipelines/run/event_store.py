@@ -24,7 +24,8 @@ from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import DERIVED, DERIVED_WHEN_ASKED, LEADING, needed, prepared
 from amqpscope.pipelines.model.walk import Needs, schema
 from amqpscope.pipelines.run.buckets import COUNT, Buckets
-from amqpscope.pipelines.run.merging import MERGED, merged, staying, wanted, with_gaps
+from amqpscope.pipelines.run.incomplete_deliveries import waits
+from amqpscope.pipelines.run.merging import MERGED, merged, wanted, with_gaps
 from amqpscope.pipelines.run.sorting import ORDER, PLACE, Sorted, encoded, joined
 
 SPARSE = tuple(ev.SPOKEN)
@@ -97,31 +98,29 @@ _OF_SOME = ("method", "command", "capture", "packet")
 """Leading columns that are read only of the rows of which a walk takes rows."""
 
 
-class Gathered:
+class EventStore:
     """Rows of all sources, as they come; then their events in order.
 
     Args:
         needs: of the walks (`walk.Walk.needs`).
         compiled: whether kernels run compiled.
-        room: bytes of rows in memory.
+        room: bytes of rows in memory; None for no bound.
         span: frames of one connection that are read at a time from files.
-        merges: whether frames are merged; not where it is open whether frames are missing later.
 
     Attributes:
         rows: number of rows that were added.
         held: bytes of rows in memory.
+        parts_in_memory: by source.
     """
 
     def __init__(
         self,
         needs: Sequence[Mapping[int, Needs]],
         compiled: bool = False,
-        room: int = ROOM,
+        room: int | None = ROOM,
         span: int = SPAN,
-        merges: bool = True,
     ) -> None:
         self.compiled = compiled
-        self.merges = merges
         self.room = room
         self.span = span
         self.rows = 0
@@ -133,9 +132,7 @@ class Gathered:
         """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
         self._wanted = {source: wanted(needs, source) for source in MERGED}
-        self._lossy: pa.Array | None = None
-        """Connections where frames may be missing, once all anomalies are there."""
-        self._parts: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
+        self.parts_in_memory: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
         self._small = dict.fromkeys(self.layouts, 0)
@@ -153,25 +150,15 @@ class Gathered:
         if "is_partial" in layout.leading and "is_partial" not in rows.column_names:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
-        stays = np.ones(len(rows), np.bool_)
-        if source in MERGED and self._lossy is not None:
-            rows, stays = staying(rows, self._wanted[source], self._lossy, self.compiled)
         there = set(rows.schema.names)
-        leading = _with_values(source, rows.select([name for name in layout.leading if name in there]))
-        leading = encoded(leading if stays.all() else leading.filter(pa.array(stays)))
+        leading = encoded(_with_values(source, rows.select([name for name in layout.leading if name in there])))
         further = None
         if layout.words is not None:
             asked = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
-            further = rows.select(list(layout.further)).filter(pa.array(asked & stays))
+            further = rows.select(list(layout.further)).filter(pa.array(asked))
             further = encoded(_with_values(source, further))
-            asked = asked[stays]
             leading = leading.append_column(PLACE, pa.array(np.cumsum(asked) - 1, pa.int32(), mask=~asked))
         return leading, further
-
-    def know_gaps(self) -> None:
-        """Note that all anomalies are there: from now on frames are merged as they come, not at the end."""
-        if self.merges:
-            self._lossy = with_gaps(self.parts(ev.ANOMALIES))
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Store prepared rows."""
@@ -180,15 +167,15 @@ class Gathered:
             return
         if further is not None:
             self._further[source].append(further)
-        self._parts[source].append(leading)
+        self.parts_in_memory[source].append(leading)
         self._join(source, len(leading))
         self.rows += len(leading)
         self._added += len(leading)
         self.held += _size(leading, further)
-        if self.held > self.room:
-            self._spill(self._begun())
-        if self.held > self.room:
-            self._spill()
+        if self.room is not None and self.held > self.room:
+            self._spill(self.connections(1))
+            if self.held > self.room:
+                self._spill()
         if self._added > TRIM:
             self._added = 0
             pa.default_memory_pool().release_unused()
@@ -197,18 +184,26 @@ class Gathered:
         """Join the last small parts: their columns share memory with columns of the dissector that are not needed."""
         self._small[source] = 0 if rows >= PART else self._small[source] + 1
         small = self._small[source]
-        parts, further = self._parts[source][-small:], self._further[source][-small:]
+        parts, further = self.parts_in_memory[source][-small:], self._further[source][-small:]
         if not small or sum(map(len, parts)) < PART:
             return
         if further:
             parts = _placed(parts, further)
             self._further[source][-small:] = [joined(further)]
-        self._parts[source][-small:] = [joined(parts)]
+        self.parts_in_memory[source][-small:] = [joined(parts)]
         self._small[source] = 0
 
-    def _begun(self) -> pa.Array:
-        """Return the connections of which more than their own row and anomalies are in memory."""
-        return _connections(part for source in (*ev.SPOKEN, ev.MESSAGES) for part in self._parts[source])
+    def connections(self, least: int = 0) -> pa.Array:
+        """Return the connections with at least this many frames and messages in memory, and no rows in files."""
+        if not least:
+            return self._in_memory(_connections(part for parts in self.parts_in_memory.values() for part in parts))
+        parts = [part["connection_id"] for source in (*ev.SPOKEN, ev.MESSAGES) for part in self.parts_in_memory[source]]
+        counts = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).value_counts()
+        found = counts.field("values").filter(pc.greater_equal(counts.field("counts"), least))
+        return self._in_memory(found.drop_null())
+
+    def _in_memory(self, some: pa.Array) -> pa.Array:
+        return some.filter(pc.invert(pc.is_in(some, value_set=self._spilled)))
 
     def _spill(self, some: pa.Array | None = None) -> None:
         """Put the rows of these connections into buckets; None for all."""
@@ -239,43 +234,51 @@ class Gathered:
                 bucket[mine] = np.array(numbers, np.int64)[which]
         return bucket
 
-    def _take(self, some: pa.Array | None = None) -> _Group:
-        """Return the rows of these connections that are in memory, and remove them; None for all."""
+    def _take(self, some: pa.Array | None = None, cuts: pa.Table | None = None) -> _Group:
+        """Return the rows of these connections that are in memory and not cut, and remove them; None for all."""
         group: _Group = {}
         self.held = 0
         for source in self.layouts:
-            taken = group[source] = self._parts[source], self._further[source]
-            self._parts[source], self._further[source], self._small[source] = [], [], 0
+            taken = group[source] = self.parts_in_memory[source], self._further[source]
+            self.parts_in_memory[source], self._further[source], self._small[source] = [], [], 0
             if some is not None:
                 group[source] = [], []
                 for part, more in itertools.zip_longest(*taken):
                     mine = pc.is_in(part["connection_id"], value_set=some).to_numpy()
+                    if cuts is not None and len(cuts) and ORDER[source]:
+                        mine &= ~waits(part, ORDER[source], cuts)
                     _put(group[source], part, more, mine)
-                    _put((self._parts[source], self._further[source]), part, more, ~mine)
-                self.held += sum(map(_size, self._parts[source])) + sum(map(_size, self._further[source]))
+                    _put((self.parts_in_memory[source], self._further[source]), part, more, ~mine)
+                self.held += sum(map(_size, self.parts_in_memory[source])) + sum(map(_size, self._further[source]))
         return group
 
     def parts(self, source: int) -> Iterator[pa.Table]:
         """Yield the stored rows of a source, in parts."""
         if self._buckets is not None:
             yield from self._buckets.look(ev.SOURCES[source])
-        yield from self._parts[source]
+        yield from self.parts_in_memory[source]
 
-    def complete(self, some: pa.Array) -> Sorted:
-        """Return the rows of these connections as sorted events, and remove them; all of them must have come.
+    def take(self, some: pa.Array, apart: pa.Array | None, cuts: pa.Table | None = None) -> Sorted:
+        """Return the rows of connections as sorted events, and remove them.
 
-        Connections with rows in files are left out. Anomalies must be there (`know_gaps`).
+        Args:
+            some: connections; those with rows in files are left out.
+            apart: those of which all frames stay (`merging`), because other rows of them were taken before; None
+                for all.
+            cuts: `incomplete_deliveries.cuts`: rows that wait for others are left out.
         """
-        some = some.filter(pc.invert(pc.is_in(some, value_set=self._spilled)))
-        return self._sorted(self._take(some), is_merged=True)
+        return self._sorted(self._take(self._in_memory(some), cuts), apart)
 
-    def sorted(self) -> Iterator[Sorted]:
-        """Yield all rows as sorted events, and remove them: connections in groups, or a part of one."""
-        is_merged = self._lossy is not None or not self.merges
-        self.know_gaps()
+    def sorted(self, apart: pa.Array) -> Iterator[Sorted]:
+        """Yield all rows as sorted events, and remove them: connections in groups, or a part of one.
+
+        Args:
+            apart: connections of which rows were taken before.
+        """
         if self._buckets is None:
-            yield self._sorted(self._take(), is_merged)
+            yield self._sorted(self._take(), apart)
             return
+        apart = pa.chunked_array([with_gaps(self.parts(ev.ANOMALIES)), apart], pa.int64()).combine_chunks()
         self._spill()
         later: dict[int, list[int]] = {}
         for (of, _), number in sorted(self._later.items()):
@@ -283,12 +286,12 @@ class Gathered:
         for number in range(COUNT):
             long = [of for of in later if of % COUNT == number]
             others, *firsts = self._read(number, long)
-            yield self._sorted(others, is_merged)
+            yield self._sorted(others, apart)
             for of, first in zip(long, firsts, strict=True):
-                yield self._sorted(first, is_merged)
+                yield self._sorted(first, apart)
                 for each in later[of]:
                     (rows,) = self._read(each)
-                    yield self._sorted(rows, is_merged)
+                    yield self._sorted(rows, apart)
         self._buckets, self._later, self._spilled = None, {}, self._spilled[:0]
 
     def _read(self, number: int, apart: Sequence[int] = ()) -> list[_Group]:
@@ -304,20 +307,39 @@ class Gathered:
                 _put(group.setdefault(source, ([], [])), rows, further, of == at)
         return groups
 
-    def _sorted(self, group: _Group, is_merged: bool) -> Sorted:
+    def _sorted(self, group: _Group, apart: pa.Array | None) -> Sorted:
+        if apart is not None:
+            lossy = with_gaps(group[ev.ANOMALIES][0] if ev.ANOMALIES in group else ())
+            apart = pa.chunked_array([lossy, apart], pa.int64()).combine_chunks()
         tables = {}
         for source in list(group):
             parts, further = group.pop(source)
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                if source in MERGED and not is_merged:
+                if source in MERGED and apart is not None:
                     for number, part in enumerate(parts):
-                        parts[number] = merged(part, self._wanted[source], self._lossy, self.compiled)
+                        parts[number] = merged(part, self._wanted[source], apart, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
         return Sorted(tables, columns, self.compiled)
+
+    def take_out(self) -> dict[str, pa.Table]:
+        """Return all rows by name, and remove them; none may be in files."""
+        made = {}
+        for source, (parts, further) in self._take().items():
+            if parts:
+                made[ev.SOURCES[source]] = joined(_placed(parts, further) if further else parts)
+                if further:
+                    made[f"{ev.SOURCES[source]} further"] = joined(further)
+        return made
+
+    def put_back(self, rows: Mapping[str, pa.Table]) -> None:
+        """Add rows that `take_out` returned."""
+        for source, name in enumerate(ev.SOURCES):
+            if name in rows:
+                self.add(source, (rows[name], rows.get(f"{name} further")))
 
 
 def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -1,52 +1,71 @@
-"""Which events wait in a batch: those after the first frame of a delivery that is not whole yet (`model.events`)."""
+"""Which events wait while a connection goes on: those after the first frame of a delivery that is not whole yet.
+
+A delivery stands at its first frame (`model.events`), but its row comes with its last one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.model.events import FRAMES, FRAMES_010, what
 
 PATIENCE_NS = 60 * 10**9
 """How long rows wait for others that are made later, in capture time: events for a delivery to be whole; what other
 connections decide, for these."""
-CONTENTS = {ev.FRAMES: ("basic.deliver", "basic.get-ok", "basic.return"), ev.FRAMES_010: ("message.transfer",)}
+CONTENTS = {FRAMES: ("basic.deliver", "basic.get-ok", "basic.return"), FRAMES_010: ("message.transfer",)}
 """Methods by which a server sends contents: one after the other on each channel."""
-Tables = dict[str, pa.Table]
-"""Rows by table."""
+_WORDS = {source: pa.array([what(source, name) for name in names], pa.int16()) for source, names in CONTENTS.items()}
+_RETURN = what(FRAMES, "basic.return")
+_EMPTY = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64())]).empty_table()
+Parts = dict[int, list[pa.Table]]
 
 
-def cuts(tables: Tables, ended: pa.Array) -> pa.Table:
-    """Return the connections with a delivery that is not whole, and its first frame, where events wait.
+def cuts(parts: Parts, some: pa.Array, patience_ns: int | None) -> pa.Table:
+    """Return the connections with a delivery that is not whole, and its first frame: events from there on wait.
 
     Args:
-        tables: rows of a batch.
-        ended: connections that ended.
+        parts: prepared rows by source.
+        some: connections that go on.
+        patience_ns: how long they wait, by the time of frames; None for as long as the connection goes on.
     """
-    found = [pa.table({"connection_id": pa.array([], pa.int64()), "frame_no_max": pa.array([], pa.int64())})]
-    whole = tables["messages"].select(["connection_id", "first_frame_no"])
-    for source, methods in CONTENTS.items():
-        rows = tables[ev.SOURCES[source]]
+    found = [_EMPTY]
+    whole = _rows(parts[ev.MESSAGES], ("connection_id", "order"), some)
+    for source, words in _WORDS.items():
+        columns = ("connection_id", "channel", "frame_no", "ts_ns", "from_client", "what")
+        rows = _rows(parts[source], columns, some)
         if not len(rows):
             continue
-        since = (pc.max(rows["ts_ns"]).as_py() or 0) - PATIENCE_NS
-        begun = pc.and_(pc.is_in(rows["method"], value_set=pa.array(methods)), pc.invert(rows["from_client"]))
-        last = rows.filter(begun).group_by(["connection_id", "channel"])
-        last = last.aggregate([("frame_no", "max"), ("ts_ns", "max")])
-        last = last.filter(pc.greater_equal(last["ts_ns_max"], since))
-        last = last.filter(pc.invert(pc.is_in(last["connection_id"], value_set=ended)))
-        right = ["connection_id", "first_frame_no"]
-        open_ = last.join(whole, ["connection_id", "frame_no_max"], right, join_type="left anti")
-        found.append(open_.select(["connection_id", "frame_no_max"]))
-    return pa.concat_tables(found).group_by("connection_id").aggregate([("frame_no_max", "min")])
+        begun = rows.filter(pc.and_(pc.is_in(rows["what"], value_set=words), pc.invert(rows["from_client"])))
+        last = begun.group_by(["connection_id", "channel"]).aggregate([("frame_no", "max"), ("ts_ns", "max")])
+        if patience_ns is not None:
+            last = last.filter(pc.greater_equal(last["ts_ns_max"], pc.max(rows["ts_ns"]).as_py() - patience_ns))
+        last = last.select(["connection_id", "frame_no_max"]).rename_columns(["connection_id", "frame_no"])
+        returns = begun.filter(pc.equal(begun["what"], _RETURN)).select(["connection_id", "frame_no"])
+        for there in (whole.rename_columns(["connection_id", "frame_no"]), returns):  # a return stands at its last
+            last = last.join(there, ["connection_id", "frame_no"], join_type="left anti")
+        found.append(last.select(["connection_id", "frame_no"]))
+    made = pa.concat_tables(found).group_by("connection_id").aggregate([("frame_no", "min")])
+    return made.rename_columns({"frame_no_min": "frame_no"})
 
 
-def split(name: str, rows: pa.Table, cuts: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return the rows of a table that are events now, and those that wait (`cuts`)."""
-    order = rows["frame_no"]
-    if name == "messages":
-        delivered = pc.is_in(rows["kind"], value_set=pa.array(["deliver", "get"]))
-        order = pc.if_else(delivered, pc.coalesce(rows["first_frame_no"], order), order)
-    cut = cuts["frame_no_max_min"].take(pc.index_in(rows["connection_id"], value_set=cuts["connection_id"]))
-    waits = pc.fill_null(pc.greater_equal(order, cut), False)
-    return rows.filter(pc.invert(waits)), rows.filter(waits)
+def waits(rows: pa.Table, order: str, cuts: pa.Table) -> Any:
+    """Return which rows (bool) wait.
+
+    Args:
+        rows: prepared ones.
+        order: the column by which they are in order.
+        cuts: see there.
+    """
+    cut = cuts["frame_no"].take(pc.index_in(rows["connection_id"], value_set=cuts["connection_id"].combine_chunks()))
+    return pc.fill_null(pc.greater_equal(rows[order], cut), False).to_numpy().astype(np.bool_)
+
+
+def _rows(parts: Iterable[pa.Table], columns: tuple[str, ...], some: pa.Array) -> pa.Table:
+    found = [rows.select(columns).filter(pc.is_in(rows["connection_id"], value_set=some)) for rows in parts]
+    return pa.concat_tables(found) if found else pa.table({name: pa.array([], pa.int64()) for name in columns})

@@ -1,32 +1,23 @@
-"""The engine where rows come in batches: what walks remember of connections that go on is kept as bytes.
-
-Rows are written when they are final; summaries are written anew by each batch.
-"""
+"""The engine where rows come in batches: rows are written when they are final, summaries anew by each batch."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.coding import PLAIN
-from amqpscope.pipelines.across import keys
+from amqpscope.pipelines.across.keys import KEYED as KEYED_ROWS
 from amqpscope.pipelines.across.lost import LOST, SCHEMA, still_needed
-from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.digests import content
-from amqpscope.pipelines.model.events import EV
-from amqpscope.pipelines.model.walk import Collected, Rows, schema
-from amqpscope.pipelines.run.engine import Engine
-from amqpscope.pipelines.run.event_store import Gathered
-from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS, Tables
-from amqpscope.pipelines.run.preparing import in_range, with_windows
+from amqpscope.pipelines.model.events import decoded
+from amqpscope.pipelines.model.walk import Collected, schema
+from amqpscope.pipelines.run.engine import Emit, Engine
+from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
+from amqpscope.pipelines.run.runner import CONNECTIONS, OPEN_NS
 from amqpscope.pipelines.run.sorting import sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, Chain, OverKeys, needs_of
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, OverKeys
 from amqpscope.pipelines.stream import stream_deliveries
 from amqpscope.pipelines.stream.stream_lag import StreamLag
 
@@ -38,14 +29,6 @@ MOST_PUBLISHES = 1 << 22
 """Publishes that are kept for their deliveries; of more, the latest."""
 MOST_WAITING = 2 * MOST_PUBLISHES
 """If more publishes and deliveries than this are kept, none waits for bytes that are held back."""
-OPEN_NS = 1 << 62
-"""Stands for the time of the last packet of a connection that goes on."""
-ALL = frozenset(ev.SPOKEN.values())
-"""Protocols with walks."""
-TOGETHER = 1 << 12
-"""Steps of walks of which the rows are handled together."""
-FOLLOWED = tuple(name for name in ev.SOURCES if name != "connections")
-"""Tables whose rows are events of connections."""
 
 
 class Continuing(Engine):
@@ -55,32 +38,17 @@ class Continuing(Engine):
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
         emit: called with each table's name and rows.
+        how: of the runner: `note`, `under_way`.
     """
 
-    def __init__(self, compiled: bool, window_ns: int, emit: Callable[[str, pa.Table], None]) -> None:
-        super().__init__(compiled, window_ns)
-        self.emit = self._emit = emit
-        self.gathered = Gathered(needs_of(self.chains), compiled, merges=False)
-        self._walks: dict[int, bytes] = {}
-        """State of all walks, by connection."""
+    def __init__(self, compiled: bool, window_ns: int, emit: Emit, **how: Any) -> None:
+        super().__init__(compiled, window_ns, emit=emit, room=None, patience_ns=PATIENCE_NS, **how)
         self._lags: dict[str, bytes] = {}
         """State of the walk over each stream."""
         self._open: list[int] = []
         """Connections that go on, of which others keep the state of walks."""
-        self._made = Collected()
-        self._count = 0
-        self._of = {name: [n for n, chain in enumerate(self.chains) if name in _speaks(chain)] for name in ALL}
-        """The chains that a connection concerns, by its protocol; of others, and until it is known, all."""
         self._now = -OPEN_NS
-        """The latest time of an event."""
-
-    def put_walks(self, state: bytes) -> None:
-        """Go on with what `take_walks` returned."""
-        self._walks = PLAIN.read(state)
-
-    def take_walks(self) -> bytes:
-        """Return the state of the walks over connections."""
-        return PLAIN.written(self._walks)
+        """The latest time of an event before this batch, and in that of others."""
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add what `rest` returned: before this batch, or in this batch of another engine with other connections."""
@@ -101,93 +69,36 @@ class Continuing(Engine):
         Args:
             going_on: connections of which this engine keeps the state, if another one merges the rest.
         """
-        state: dict[str, Any] = {"rest": PLAIN.written([self._lags, self._now, list(going_on)])}
+        state: dict[str, Any] = {"rest": PLAIN.written([self._lags, self.now, list(going_on)])}
         for kind, held in (("partial", self.partial), ("undecided", self._undecided)):
             state |= {f"{kind} {name}": pa.concat_tables(parts) for name, parts in held.items() if parts}
         return {**state, "latencies": self.latencies.partial(), "failures": self.failures.partial()}
 
     @property
+    def now(self) -> int:
+        """The latest time of an event (ns)."""
+        return max(self._now, self.runner.now)
+
+    @property
     def going_on(self) -> list[int]:
         """The connections of which walks go on."""
-        return [*self._walks, *self._open]
+        return [*self.runner.going_on, *self._open]
 
-    def keyed(self, messages: pa.Table) -> pa.Table:
-        """Note messages by their keys; return them with the digests of their contents."""
-        if not len(messages):
-            return messages
-        messages = messages.append_column("content", pa.array(content(messages, self.compiled)))
-        self.partial[KEYED].append(keys.keyed(messages, self.compiled))
-        return messages
+    def _keep(self, keyed: pa.Table) -> None:
+        self.partial[KEYED].append(decoded(keyed).cast(KEYED_ROWS))
 
-    def walk_batch(self, connections: list[pa.Table], tables: Tables, note: Mapping[str, Any]) -> None:
-        """Walk over the rows of a batch.
+    def walk_batch(self, is_last: bool) -> pa.Array:
+        """Walk over all rows so far; return the connections that ended.
 
         Args:
-            connections: rows of connections that ended, and of such that go on.
-            tables: all others.
-            note: of the dissection.
+            is_last: whether all did.
         """
-        self.failures.add(connections[0])
-        rows = with_windows(in_range(pa.concat_tables(connections), note), tables["tcp_windows"])
-        self.gathered.add(ev.CONNECTIONS, self.gathered.prepare(ev.CONNECTIONS, rows))
-        for name in FOLLOWED:
-            if len(tables[name]):
-                self._now = max(self._now, pc.max(tables[name]["ts_ns"]).as_py() or self._now)
-                source = ev.SOURCES.index(name)
-                self.gathered.add(source, self.gathered.prepare(source, tables[name]))
-        ended = set(connections[0]["connection_id"].to_pylist())
-        named = (rows.select(["connection_id", "protocol"]).to_pydict().values() for rows in connections)
-        spoken = {identity: name for each in named for identity, name in zip(*each, strict=True)}
-        of, fed, whole = None, set[int](), list(range(len(self.chains)))
-        for batch in self.events():
-            identity = batch.matrix[:, EV.CONNECTION]
-            for first, end in pairwise([*self._borders(identity, ended), len(batch)]):
-                if identity[first] != of:
-                    self._leave(of, ended, fed)
-                    fed = self._enter(int(identity[first]))
-                of = int(identity[end - 1])
-                events = batch.slice(first, end - first)
-                some = self._of.get(spoken.get(of, ""), whole) if identity[first] == of else whole
-                fed.update(some)
-                for number in some:
-                    self._collect(self.chains[number].feed(events))
-        self._leave(of, ended, fed)
-        self._emit_collected()
-
-    def _collect(self, found: Iterable[Rows]) -> None:
-        """Collect rows: a connection has few of them in a batch."""
-        self._made.add(found)
-        self._count += 1
-        if self._count > TOGETHER:
-            self._emit_collected()
-
-    def _emit_collected(self) -> None:
-        parts, self._made, self._count = self._made.parts, Collected(), 0
-        self._rows((name, pa.concat_tables(rows)) for name, rows in parts.items())
-
-    def _borders(self, identity: Any, ended: set[int]) -> list[int]:
-        """Return where connections begin; not where walks end one by themselves, because the next is new to them."""
-        found = np.flatnonzero(np.diff(identity)) + 1
-        pairs = zip(identity[found - 1].tolist(), identity[found].tolist(), strict=True)
-        needed = [before not in ended or after in self._walks for before, after in pairs]
-        return [0, *found[needed].tolist()]
-
-    def _enter(self, identity: int) -> set[int]:
-        """Go on with a connection; return the chains that know it."""
-        state = self._walks.pop(identity, None)
-        found = PLAIN.read(zlib.decompress(state)) if state is not None else {}
-        for number, each in found.items():
-            self.chains[number].put_back(each)
-        return set(found)
-
-    def _leave(self, identity: int | None, ended: set[int], fed: set[int]) -> None:
-        """End a connection, or store what the chains that were fed remember of it."""
-        if identity in ended:
-            for number in sorted(fed):
-                self._collect(self.chains[number].finish())
-        elif identity is not None:
-            state = {number: self.chains[number].take_out() for number in sorted(fed)}
-            self._walks[identity] = zlib.compress(PLAIN.written(state), 1)
+        ended = []
+        for found in self.runner.finish() if is_last else self.runner.step(everything=True):
+            if found[0] == CONNECTIONS:
+                ended.append(found[1]["connection_id"])
+            self.take([found])
+        return pa.chunked_array([chunk for each in ended for chunk in each.chunks], pa.int64()).combine_chunks()
 
     def conclude_batch(self, ended: pa.Array, held_ns: int, is_last: bool) -> None:
         """Walk over keys as far as their rows are final, and write what is.
@@ -199,7 +110,7 @@ class Continuing(Engine):
         """
         for each in self.over_keys:
             rows = pa.concat_tables([each.schema.empty_table(), *self.partial[each.of]])
-            until = OPEN_NS if is_last else self._now - self._patience(len(rows), held_ns)
+            until = OPEN_NS if is_last else self.now - self._patience(len(rows), held_ns)
             if each.of == KEYED:
                 self.partial[KEYED] = self._match(each, rows, until)
                 lost = pa.concat_tables([SCHEMA.empty_table(), *self.partial[LOST]])
@@ -213,7 +124,7 @@ class Continuing(Engine):
                 self.partial[each.of] = [rows.filter(young)]
                 self._lag(each, rows.filter(pc.invert(young)), is_last)
             else:
-                goes_on = _goes_on(rows, self._now - SESSION_NS if not is_last else OPEN_NS)
+                goes_on = _goes_on(rows, self.now - SESSION_NS if not is_last else OPEN_NS)
                 self.partial[each.of] = [rows.filter(goes_on)]
                 self._pass(each, rows.filter(pc.invert(goes_on)))
         for name, resolved in self.resolved.items():
@@ -243,7 +154,7 @@ class Continuing(Engine):
     def _pass(self, over: OverKeys, rows: pa.Table) -> None:
         """Walk over all rows of some keys."""
         for found in self._over_keys(over, [[rows]]):
-            self._rows(found)
+            self.take(found)
 
     def _patience(self, rows: int, held_ns: int) -> int:
         """Return how long rows wait for others of their time (ns): for bytes that are held back, at most the window.
@@ -251,7 +162,7 @@ class Continuing(Engine):
         Where there are too many rows, none waits for such bytes.
         """
         longest = self.window_ns if rows <= MOST_WAITING else PATIENCE_NS
-        return max(PATIENCE_NS, min(self._now - held_ns, longest))
+        return max(PATIENCE_NS, min(self.now - held_ns, longest))
 
     def _match(self, over: OverKeys, rows: pa.Table, until_ns: int) -> list[pa.Table]:
         """Match deliveries up to a time; return the others, and publishes that these and later ones may come from."""
@@ -272,24 +183,17 @@ class Continuing(Engine):
             for end in range(1, len(keys) + 1):
                 if end == len(keys) or keys[end] != keys[first]:
                     walk = self._stream(over, keys[first])
-                    self._rows(walk.feed(batch.slice(first, end - first)))
+                    self.take(walk.feed(batch.slice(first, end - first)))
                     self._lags[keys[first]] = walk.take_out()
                     first = end
         for key in list(self._lags) if is_last else ():
-            self._rows(self._stream(over, key).finish())
+            self.take(self._stream(over, key).finish())
 
     def _stream(self, over: OverKeys, key: str) -> StreamLag:
         walk = StreamLag(self.compiled)
         if key in self._lags:
             walk.put_back(self._lags.pop(key))
         return walk
-
-
-def _speaks(chain: Chain) -> frozenset[str]:
-    """Return the protocols that concern a chain; windows of TCP, and messages without their frames, are of all."""
-    if any("windows" in needs[ev.CONNECTIONS].columns for needs in chain.needs if ev.CONNECTIONS in needs):
-        return ALL
-    return frozenset(ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN) or ALL
 
 
 def _goes_on(rows: pa.Table, since_ns: int) -> pa.ChunkedArray:

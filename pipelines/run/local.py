@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,8 +25,9 @@ from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations.compute import NAMES, of_folder
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.complete_connections import Chunk, Waves, interleaved
-from amqpscope.pipelines.run.engine import THREADS, Emit, Engine, Prepared
+from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.preparing import PACKET, snapped
+from amqpscope.pipelines.run.runner import THREADS, Prepared
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES
 
 if TYPE_CHECKING:  # tables are analyzed without the dissector
@@ -90,7 +92,8 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     cut, note = snapped(captures), read_note(folder)
     first_kind = least(folder, "messages", "kind")
-    engine = Engine(compiled, window_ns, deliveries=first_kind is None or first_kind <= max(DELIVERIES))
+    deliveries = first_kind is None or first_kind <= max(DELIVERIES)
+    engine = Engine(compiled, window_ns, deliveries=deliveries, emit=emit, note=note)
     engine.captures.append(captures)
     readers = ThreadPoolExecutor(THREADS, "amqpscope-read")
 
@@ -98,7 +101,7 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
         """Read, and yield how many chunks are read."""
         under_way: deque[Future[Prepared | None]] = deque()
         for number, (table, rows) in enumerate(chunks):
-            under_way.append(readers.submit(lambda table, rows: engine.prepare(table, rows(), cut), table, rows))
+            under_way.append(readers.submit(lambda table, rows: engine.runner.prepare(table, rows(), cut), table, rows))
             if len(under_way) > AHEAD:
                 engine.add(under_way.popleft().result())
                 yield number + 1 - len(under_way)
@@ -109,27 +112,26 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
     def chunks(tables: Sequence[str], columns: Callable[[str], Sequence[str]]) -> list[Chunk]:
         return interleaved([[Chunk(table, read) for read in reads(folder, table, columns(table))] for table in tables])
 
-    for _ in read(chunks(FIRST, engine.columns)):
+    for _ in read(chunks(FIRST, engine.runner.columns)):
         pass
-    then = chunks(THEN, engine.columns)
+    then = chunks(THEN, engine.runner.columns)
     if note["complete"]:
-        engine.gathered.know_gaps()
-        engine.connect(note)
+        engine.take(engine.runner.connect(ends=False))
     waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), readers)
     for done in read(then):
         advance("reading", done, len(then))
-        if note["complete"] and waves.worth(engine.gathered.held):
-            engine.walk(waves.complete(done), emit)
-            waves.over(engine.gathered.held)
+        if note["complete"] and engine.runner.is_full:
+            engine.runner.end(waves.complete(done))
+            engine.step()
     readers.shutdown()
-    engine.finish(emit, note, advance)
+    engine.finish(advance)
     kernels.end(compiled)
 
 
 def weight(folder: Place) -> int:
     """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
     engine = Engine()
-    return sum(measured(folder, table, engine.columns(table))[1] for table in FIRST + THEN)
+    return sum(measured(folder, table, engine.runner.columns(table))[1] for table in FIRST + THEN)
 
 
 def schemas(relations: Sequence[str] = NAMES) -> dict[str, pa.Schema]:
@@ -164,7 +166,7 @@ def analyze_captures(
 
     Args:
         reading: the pass over the captures.
-        output: folder for the statistics; nothing is written there before all captures are read.
+        output: folder for the statistics; created with the first rows: a file that is not a capture changes nothing.
         note: the note that is written there.
         window_ns: how far before a delivery to look for its publish (ns).
         advance: called with the step, the amount done and the total.
@@ -175,18 +177,27 @@ def analyze_captures(
         CaptureError: a capture cannot be read.
         OutputError: a table cannot be written.
     """
-    engine = gather(reading, window_ns, dissected)
-    with written(output, note, relations) as made:
-        finish(engine, reading, partial(emitted, made), advance)
+    with ExitStack() as opened:
+        open_once = cache(lambda: opened.enter_context(written(output, note, relations)))
+        walk_captures(reading, lambda table, rows: emitted(open_once(), table, rows), window_ns, advance, dissected)
+        made = open_once()
     return made.rows
 
 
-def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None = None) -> Engine:
-    """Dissect captures, and return an engine that holds their rows, for `finish`.
+def walk_captures(
+    reading: Reading,
+    emit: Emit,
+    window_ns: int = HOUR_NS,
+    advance: Advance = quiet,
+    dissected: Output | None = None,
+) -> None:
+    """Make the statistics of captures, which are dissected meanwhile.
 
     Args:
         reading: the pass over the captures.
+        emit: called with each table's name and rows, in this thread.
         window_ns: how far before a delivery to look for its publish (ns).
+        advance: called with the step, the amount done and the total.
         dissected: output for the tables of the dissection, or None; the caller completes it.
 
     Raises:
@@ -195,15 +206,22 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
     """
     from amqpscope.dissector.capture.sources import total_size  # noqa: PLC0415 - see above
 
-    engine = Engine(kernels.begin(total_size(reading.sources)), window_ns)
+    options, compiled = reading.options, kernels.begin(total_size(reading.sources))
+    note = {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}
+    engine = Engine(compiled, window_ns, emit=emit, note=note, under_way=reading.dissector.under_way)
     workers = WorkerPool()
     try:
-        under_way: deque[Future[list[Row]]] = deque()
-        prepared: deque[Future[Prepared | None]] = deque()
+        making: deque[Future[list[Row]] | None] = deque()
+        preparing: deque[Future[Prepared | None] | None] = deque()
+        """Rows that are made, and those that are prepared; None after those of a step."""
 
         def go_on(waiting: int) -> None:
-            while len(under_way) > waiting or (under_way and under_way[0].done()):
-                rows = workers.result(under_way.popleft())
+            while len(making) > waiting or (making and (making[0] is None or making[0].done())):
+                made = making.popleft()
+                if made is None:
+                    preparing.append(None)
+                    continue
+                rows = workers.result(made)
                 if dissected is not None:
                     dissected.add(partial(list, rows))
                 cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
@@ -211,33 +229,27 @@ def gather(reading: Reading, window_ns: int = HOUR_NS, dissected: Output | None 
                     reading.rows += batch.num_rows
                     if table == "captures":
                         engine.captures.append(pa.Table.from_batches([batch]))
-                    prepared.append(workers.do(partial(engine.prepare, table, pa.Table.from_batches([batch]), cut)))
-            while len(prepared) > 4 * waiting or (prepared and prepared[0].done()):
-                engine.add(workers.result(prepared.popleft()))
+                    whole = pa.Table.from_batches([batch])
+                    preparing.append(workers.do(partial(engine.runner.prepare, table, whole, cut)))
+            while len(preparing) > 4 * waiting or (preparing and (preparing[0] is None or preparing[0].done())):
+                ready = preparing.popleft()
+                if ready is None:
+                    engine.step()
+                else:
+                    engine.add(workers.result(ready))
 
-        for work in reading.work():
-            under_way.append(workers.do(work))
-            go_on(WAITING_WORK)
+        for step in reading.steps():
+            for work in step:
+                making.append(workers.do(work))
+                go_on(WAITING_WORK)
+            making.append(None)
         go_on(0)
     except BaseException:
         workers.leave(at_once=True)
         raise
     workers.leave()
-    return engine
-
-
-def finish(engine: Engine, reading: Reading, emit: Emit, advance: Advance = quiet) -> None:
-    """Make the statistics of captures that were gathered.
-
-    Args:
-        engine: what `gather` returned.
-        reading: the pass over the captures.
-        emit: called with each table's name and rows, in this thread.
-        advance: called with the step, the amount done and the total.
-    """
-    options = reading.options
-    engine.finish(emit, {"complete": True, "from_ns": options.from_ns, "to_ns": options.to_ns}, advance)
-    kernels.end(engine.compiled)
+    engine.finish(advance)
+    kernels.end(compiled)
 
 
 def emitted(output: Output, table: str, rows: pa.Table) -> None:

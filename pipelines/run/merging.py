@@ -79,13 +79,7 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
 
 
 def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
-    """Return frames without those that a later one stands for; arguments are those of `staying`."""
-    frames, stays = staying(frames, wanted, apart, compiled)
-    return frames.filter(pa.array(stays))
-
-
-def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> tuple[pa.Table, Any]:
-    """Return frames with the times of those that they stand for, and which of them (bool) stay.
+    """Return frames without those that a later one stands for, which has the times of all.
 
     Args:
         frames: rows of `event_rows.prepared`, those of a connection mostly in their order.
@@ -114,7 +108,7 @@ def staying(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> t
     made = {"first_ts_ns": pa.array(begun, mask=first_ts < 0)} | ({_CONTENT: pa.array(content)} if has_content else {})
     for name, column in made.items():
         frames = frames.set_column(frames.column_names.index(name), name, column)
-    return frames, kept.view(np.bool_)
+    return frames.filter(pa.array(kept.view(np.bool_)))
 
 
 @kernel

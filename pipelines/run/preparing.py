@@ -73,24 +73,24 @@ def spans(frames: Iterable[pa.Table], protocol: str) -> pa.Table:
     )
 
 
-def with_missing(connections: pa.Table, seen: pa.Table) -> pa.Table:
+def with_missing(connections: pa.Table, spans: Iterable[pa.Table]) -> pa.Table:
     """Add rows for connections that were open when dissection was interrupted, with protocol and times.
 
     Args:
         connections: the table.
-        seen: `spans` of all frames.
+        spans: `spans` of all frames, by protocol.
     """
-    known = pc.is_in(seen["connection_id"], value_set=connections["connection_id"].combine_chunks())
-    missing = seen.filter(pc.and_(pc.invert(known), pc.is_valid(seen["connection_id"])))
-    if not len(missing):
-        return connections
-    columns = [
-        missing[field.name].cast(field.type)
-        if field.name in missing.column_names
-        else pa.nulls(len(missing), field.type)
-        for field in connections.schema
-    ]
-    return pa.concat_tables([connections, pa.table(columns, schema=connections.schema)])
+    for seen in spans:
+        known = pc.is_in(seen["connection_id"], value_set=connections["connection_id"].combine_chunks())
+        missing = seen.filter(pc.and_(pc.invert(known), pc.is_valid(seen["connection_id"])))
+        columns = [
+            missing[field.name].cast(field.type)
+            if field.name in missing.column_names
+            else pa.nulls(len(missing), field.type)
+            for field in connections.schema
+        ]
+        connections = pa.concat_tables([connections, pa.table(columns, schema=connections.schema)])
+    return connections
 
 
 def snapped(captures: pa.Table) -> pa.Array:

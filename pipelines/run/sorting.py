@@ -18,9 +18,9 @@ from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.events import Events, decoded
 from amqpscope.pipelines.model.walk import schema
 
-BATCH = 1 << 19
+BATCH = 1 << 17
 """Events of a batch: as many as memory allows, for what each walk does once per batch adds up."""
-CHUNK = 1 << 17
+CHUNK = 1 << 16
 """Least number of events that are sorted together."""
 PLACE = "__place"
 """Row of `further`, null for rows that are not in it."""

@@ -25,7 +25,7 @@ from amqpscope.dissector.cli.precompile import compile_kernels
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel import blocks
-from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures
+from amqpscope.dissector.parallel.archive import Archive, Plan, dissect, planned, rows_of_captures, steps
 from amqpscope.dissector.parallel.arrangement import RANGE
 from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
@@ -35,16 +35,16 @@ from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output, Then
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.run.engine import Engine
 from amqpscope.pipelines.run.preparing import PACKET
+from amqpscope.pipelines.run.runner import CONNECTIONS, Runner
 from amqpscope.pipelines.spark import engine as on_spark
 from amqpscope.pipelines.spark import relations
 from amqpscope.pipelines.spark.progress import Done, Tally, Watch, watched
 from amqpscope.pipelines.spark.tasks import WRITTEN, SparkError, Submission, Task, collected, run
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED
+from amqpscope.pipelines.statistics import HOUR_NS, TABLES, rows_for
 
 BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
 """`parallel.blocks.SCHEMA`."""
@@ -56,9 +56,6 @@ READ, TURNS = 64 << 20, 2
 """Bytes of captures after which a task reads no further one; fewer, so that each core has as many tasks."""
 SURVEYS = "surveys binary"
 """Lists of `parallel.survey.Survey`, pickled."""
-ROOM = 256 << 20
-"""Bytes of rows that wait in memory for the walks of a task; more go to files."""
-CONNECTIONS = "connections"
 AT_A_TIME = 8
 """Blocks that go to Python at a time."""
 
@@ -345,23 +342,17 @@ def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
-    engine, dissector = Engine(job.compiled, job.window_ns), known.dissector(job.compiled)
-    engine.gathered.room = ROOM
+    dissector = known.dissector(job.compiled)
+    note = {"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns}
+    rows = rows_for(TABLES)
+    runner = Runner(job.compiled, rows, note, under_way=dissector.under_way, threads=0)
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
-        for work in dissect(blocks.read(batches), dissector, known.end_ns):
-            for table, batch in work():
+        for step in steps(blocks.read(batches), dissector, known.end_ns):
+            for table, batch in chain.from_iterable(work() for work in step):
                 job.tally.add(Done(rows=batch.num_rows))
-                rows = pa.Table.from_batches([batch])
-                if table == CONNECTIONS:
-                    task.add([(CONNECTIONS, rows)])
-                stored = engine.prepare(table, rows, cut)
-                if stored is not None:
-                    task.add([(KEYED, decoded(stored.keyed))] if stored.keyed is not None else [])
-                    engine.add(stored._replace(keyed=None))
-        engine.connect({"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns})
-        for events in engine.events():
-            for walks in engine.chains:
-                task.add(walks.feed(events))
-        task.finish(engine.chains)
+                task.add(runner.add(runner.prepare(table, pa.Table.from_batches([batch]), cut)))
+            task.add(runner.step())
+        task.add(runner.finish())
+        task.finish()
     yield from task.written(Counts.of(dissector))

@@ -32,7 +32,8 @@ from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run import kernels, local
 from amqpscope.pipelines.run.engine import Engine
 from amqpscope.pipelines.run.event_store import Layout, layouts
-from amqpscope.pipelines.run.preparing import TIMED, snapped, spans, timed
+from amqpscope.pipelines.run.preparing import TIMED, in_range, snapped, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.run.runner import CONNECTIONS
 from amqpscope.pipelines.spark import relations, tasks, union
 from amqpscope.pipelines.spark.precompile import compile_kernels
 from amqpscope.pipelines.spark.progress import Done, Tally, watched
@@ -111,7 +112,7 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
-    engine = Engine(compiled, window_ns)
+    engine = Engine(compiled, window_ns, note=read_note(folder))
     engine.captures.append(captures)
     with (
         local.written(output, to.note, then=partial(relations.of_folder, spark)) as made,
@@ -154,14 +155,15 @@ def _whole(folder: Place, name: str) -> pa.Table:
 
 def _connections(engine: Engine, folder: Place) -> pa.Table:
     """Return connections with the further columns that walks need."""
-    note, seen = read_note(folder), []
-    if not note["complete"]:
+    runner, seen = engine.runner, []
+    if not runner.note["complete"]:
         for source, protocol in ev.SPOKEN.items():
             parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
             seen.append(spans(parts, protocol))
-    rows = engine.connections(_whole(folder, "connections"), _whole(folder, "tcp_windows"), seen, note)
-    layout = layouts(needs_of(engine.chains))[ev.CONNECTIONS]
-    return rows.select([*layout.base, "is_partial", "windows"])
+    rows = with_missing(_whole(folder, "connections"), seen)
+    engine.take([(CONNECTIONS, rows)])
+    rows = with_windows(in_range(rows, runner.note), _whole(folder, "tcp_windows"))
+    return rows.select([*runner.store.layouts[ev.CONNECTIONS].base, "is_partial", "windows"])
 
 
 # ---- walks over connections
@@ -197,7 +199,9 @@ def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa
             for chain in walks:
                 task.add(chain.feed(events))
             job.tally.add(Done(rows=len(events)))
-        task.finish(walks)
+        for chain in walks:
+            task.add(chain.finish())
+        task.finish()
     yield from task.written()
 
 
@@ -236,12 +240,10 @@ class Task(tasks.Task):
                 self._add(UNDECIDED + name, rows.filter(pa.array(waits)))
                 self._add(name, rows.filter(pa.array(~waits)))
             else:
-                self._add(name, rows)
+                self._add(name, decoded(rows))
 
-    def finish(self, walks: Sequence[Chain]) -> None:
-        """Write the last rows of walks over connections, and what is known of latencies."""
-        for chain in walks:
-            self.add(chain.finish())
+    def finish(self) -> None:
+        """Write what is known of latencies, after the last rows of walks over connections."""
         self.add(self.latencies.by_connection(self.unfinished))
         self.add([(LATENCIES, self.latencies.partial())])
 
@@ -287,7 +289,8 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     waiting = {
         name: (pq.read_table(readable(file.file)) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED
     }
-    engine.conclude(partial(local.emitted, made), waiting)
+    engine.emit = partial(local.emitted, made)
+    engine.conclude(waiting)
 
 
 def _walked_over(

@@ -28,12 +28,12 @@ from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.following.parts import Cutter, Files, Sequel
 from amqpscope.dissector.places import place
-from amqpscope.dissector.tables.output import HIDDEN, Output
+from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import Work, schemas
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run import following, kernels, local
-from amqpscope.pipelines.run.following import MOST_ROWS, Walking
+from amqpscope.pipelines.run.following import MOST_ROWS
 from amqpscope.pipelines.run.incremental import Continuing
 from amqpscope.pipelines.spark import session
 from amqpscope.pipelines.spark.archive import numbers
@@ -43,15 +43,15 @@ PARTS = "parts"
 """Name of the state that says how many parts there are: as many as in the first batch."""
 DISSECTION, STATISTICS = "dissection-{}", "statistics-{}"
 """Names of the state of a part."""
-REST, VERSION = "rest", 1
+REST, VERSION = "rest", 2
 """What tasks leave for this process."""
 
 
 def dissect(arguments: argparse.Namespace) -> int:
     """Follow a directory: `amqpscope dissect --follow --master`. Return the exit status."""
     options = common.options(arguments)
-    form = {"form": arguments.format, "compression": arguments.compression}
-    return _follow(arguments, options, schemas(options.protocol), Spread, **form)
+    form = arguments.format, arguments.compression
+    return _follow(arguments, options, schemas(options.protocol), Spread, "", *form)
 
 
 def analyze(arguments: argparse.Namespace) -> int:
@@ -66,13 +66,14 @@ def _follow(
     schemas: Mapping[str, pa.Schema],
     make: Callable[[SparkSession, Journal, Output, Dissection], Spread],
     extra: str = "",
-    **form: str,
+    form: str = "parquet",
+    compression: str = CODEC,
 ) -> int:
     keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
     options = replace(options, keylog=keylog)
     with session.running(arguments.master, small=True) as begin:
         made = partial(make, interruptible(begin))
-        return followed.run(arguments, options, schemas, made, extra=f"{extra} on Spark", dissector=Cutter, **form)
+        return followed.run(arguments, options, schemas, made, form, compression, f"{extra} on Spark", Cutter)
 
 
 class Walks(NamedTuple):
@@ -82,7 +83,7 @@ class Walks(NamedTuple):
         window_ns: how far before a delivery to look for its publish (ns).
         compiled: whether kernels of walks run compiled.
         cut: names of captures with cut packets.
-        most: see `following.Walking`.
+        most: see `following.Analysis`.
     """
 
     window_ns: int
@@ -203,7 +204,7 @@ class SpreadAnalysis(Spread):
         journal: has the state that the batch before left.
         output: for the tables of statistics.
         dissection: of a `Cutter`.
-        most: see `following.Walking`.
+        most: see `following.Analysis`.
     """
 
     def __init__(
@@ -262,15 +263,16 @@ def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     for number in _numbers(batches):
         dissector, state = job.dissector(number), job.state(STATISTICS, number)
         with Task(job.folder, {name: schema(name) for name in local.tables()}) as task:
-            engine = Continuing(compiled, window_ns, partial(local.emitted, task.output))
-            walking = Walking(engine, job.sequel.options, unpack(STATISTICS, VERSION, state) if state else {}, most)
+            before = unpack(STATISTICS, VERSION, state) if state else {}
+            emit = partial(local.emitted, task.output)
+            engine = following.engine_of(compiled, window_ns, emit, job.sequel.options, dissector, before)
             ended = []
             for work in job.sequel.work(dissector, _file(job.folder, number)):
                 if work is not None:
-                    walking.add(work)
-                elif walking.is_full:
-                    ended.append(walking.step(dissector.under_way, cut))
-            ended.append(walking.step(dissector.under_way if job.sequel.end_ns is None else None, cut))
+                    following.add(engine, work, cut)
+                elif engine.runner.waiting > most:
+                    ended.append(engine.walk_batch(is_last=False))
+            ended.append(engine.walk_batch(job.sequel.end_ns is not None))
         kernels.end(compiled)
         rest = {
             **engine.rest(engine.going_on),
@@ -278,7 +280,7 @@ def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
             "held_ns": dissector.held_ns,
         }
         files = {REST: pack(REST, VERSION, rest), **job.left(number, dissector)}
-        files[STATISTICS.format(number)] = pack(STATISTICS, VERSION, walking.take_out())
+        files[STATISTICS.format(number)] = pack(STATISTICS, VERSION, engine.runner.take_out())
         yield from task.written(files=files)
 
 

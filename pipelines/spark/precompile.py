@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import deque
 from contextlib import suppress
 from itertools import islice
 
@@ -24,14 +25,14 @@ def compile_kernels(folder: Place) -> None:
 def main(folder: Place) -> None:
     """Walk over the first rows of these tables."""
     from amqpscope.pipelines.folder import read_note, read_parts  # noqa: PLC0415
-    from amqpscope.pipelines.run.engine import Engine  # noqa: PLC0415
     from amqpscope.pipelines.run.local import FIRST, THEN  # noqa: PLC0415
+    from amqpscope.pipelines.run.runner import Runner  # noqa: PLC0415
 
-    engine = Engine(compiled=True)
+    runner = Runner(compiled=True, note=read_note(folder))
     for table in FIRST + THEN:
-        for rows in islice(read_parts(folder, table, engine.columns(table)), 1):
-            engine.add(engine.prepare(table, rows))
-    engine.finish(lambda *_: None, read_note(folder))
+        for rows in islice(read_parts(folder, table, runner.columns(table)), 1):
+            runner.add(runner.prepare(table, rows))
+    deque(runner.finish(), 0)
     kernels.end(compiled=True)
 
 

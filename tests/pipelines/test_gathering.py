@@ -11,11 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from amqpscope.dissector.capture.sources import find
+from amqpscope.dissector.reading import Reading
 from amqpscope.errors import Error
-from amqpscope.pipelines.run import complete_connections, engine
+from amqpscope.pipelines.run import engine, runner
 from amqpscope.pipelines.run.buckets import Buckets, Pile
-from amqpscope.pipelines.run.event_store import SPAN, Gathered
-from amqpscope.pipelines.run.local import FIRST, THEN, walk_folder
+from amqpscope.pipelines.run.event_store import SPAN, EventStore
+from amqpscope.pipelines.run.local import FIRST, THEN, walk_captures, walk_folder
+from amqpscope.pipelines.run.runner import NOTE, ROOM, Runner
 from amqpscope.pipelines.statistics import needs_of
 from tests.dissector.recordings import ours
 from tests.dissector.runs import FOLDER
@@ -60,17 +63,20 @@ def test_a_pile_gives_back_all_rows(room):
 
 
 def statistics(tables: dict[str, pa.Table], room: int, complete: bool, span: int = SPAN) -> dict[str, Counter[str]]:
-    whole = engine.Engine()
-    whole.gathered = Gathered(needs_of(whole.chains), room=room, span=span)
-    whole._keyed = Pile("key", room)
     found: dict[str, Counter[str]] = {}
+    whole = engine.Engine(emit=adding(found), note={**NOTE, "complete": complete})
+    whole.runner.store = EventStore(needs_of(whole.runner.chains), room=room, span=span)
+    whole._keyed = Pile("key", room)
     for name in FIRST + THEN:
-        rows = tables[name].select(whole.columns(name))
+        rows = tables[name].select(whole.runner.columns(name))
         for first in range(0, len(rows), 200) or (0,):
-            whole.add(whole.prepare(name, rows.slice(first, 200)))
-    note = {"complete": complete}
-    whole.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), note)
+            whole.add(whole.runner.prepare(name, rows.slice(first, 200)))
+    whole.finish()
     return found
+
+
+def adding(found: dict[str, Counter[str]]) -> engine.Emit:
+    return lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist()))
 
 
 def dissected(name: str, complete: bool = True) -> dict[str, pa.Table]:
@@ -97,18 +103,38 @@ def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, t
     assert not list(Path(tmp_path).iterdir())
 
 
-@pytest.mark.parametrize(("name", "room"), [("demo", 20_000), *product(SMALL, [1 << 30, 20_000])])
+@pytest.mark.parametrize(("name", "room"), [("demo", 20_000), *product(SMALL, [ROOM, 20_000])])
 def test_connections_that_are_complete_are_walked_over_before_the_others(name, room, monkeypatch, tmp_path):
     for table, rows in dissected(name).items():
         (tmp_path / table).mkdir()
         with pa.ipc.new_file(tmp_path / table / "part-0.arrow", rows.schema) as file:
             file.write_table(rows, max_chunksize=200)
-    monkeypatch.setattr(complete_connections, "LEAST", 0)
-    monkeypatch.setattr(engine, "Gathered", partial(Gathered, room=room))
-    left: list[int] = []
-    monkeypatch.setattr(complete_connections.Waves, "over", lambda _, held: left.append(held))
+    monkeypatch.setattr(runner, "LEAST", 0)
+    monkeypatch.setattr(engine, "Runner", partial(Runner, room=room))
+    ended: list[pa.Array] = []
+    end = Runner.end
+    monkeypatch.setattr(Runner, "end", lambda self, some: (ended.append(some), end(self, some)))
     found: dict[str, Counter[str]] = {}
-    walk_folder(tmp_path, lambda table, rows: found.setdefault(table, Counter()).update(map(repr, rows.to_pylist())))
+    walk_folder(tmp_path, adding(found))
     assert found.pop("captures") == Counter(map(repr, dissected(name)["captures"].to_pylist()))
     assert found == in_memory(name)
-    assert left
+    assert ended
+
+
+@pytest.mark.parametrize(("room", "many"), [(ROOM, 1), (ROOM, 1 << 30), (5000, 20)])
+@pytest.mark.parametrize(
+    "name", ["demo", "begun_before", "broken_contents", "interleaved_channels", "qpid_multi_session", *SMALL]
+)
+def test_connections_are_walked_over_while_captures_are_read(name, room, many, monkeypatch):
+    """Those that ended, and those that go on and have many rows, whatever else goes to files."""
+
+    def read() -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        walk_captures(Reading(find([str(FOLDER / f"{name}.pcap")]), compiled=False, batch_bytes=2000), adding(found))
+        return found
+
+    expected = read()
+    monkeypatch.setattr(runner, "LEAST", 0)
+    monkeypatch.setattr(runner, "MANY", many)
+    monkeypatch.setattr(engine, "Runner", partial(Runner, room=room))
+    assert read() == expected

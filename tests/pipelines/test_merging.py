@@ -12,7 +12,7 @@ from amqpscope.pipelines.model.event_rows import prepared
 from amqpscope.pipelines.model.events import FRAMES, FRAMES_010
 from amqpscope.pipelines.model.walk import Needs
 from amqpscope.pipelines.run.engine import Engine
-from amqpscope.pipelines.run.event_store import Gathered
+from amqpscope.pipelines.run.event_store import EventStore
 from amqpscope.pipelines.run.local import FIRST, THEN
 from amqpscope.pipelines.run.merging import merged, wanted
 from amqpscope.pipelines.statistics import needs_of
@@ -168,12 +168,12 @@ def test_it_stays_where_frames_may_be_missing(compiled: bool):
 
 
 def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[str, Counter[str]]:
-    engine = Engine()
-    engine.gathered = Gathered([*needs_of(engine.chains), *needs])
-    for name in FIRST + THEN:
-        engine.add(engine.prepare(name, tables[name].select(engine.columns(name))))
     found: dict[str, Counter[str]] = {}
-    engine.finish(lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())), {})
+    engine = Engine(emit=lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())))
+    engine.runner.store = EventStore([*needs_of(engine.runner.chains), *needs])
+    for name in FIRST + THEN:
+        engine.add(engine.runner.prepare(name, tables[name].select(engine.runner.columns(name))))
+    engine.finish()
     return found
 
 

@@ -100,7 +100,7 @@ def test_it_is_the_rule(seed, since, long):
 def test_it_is_left_out_where_there_are_no_deliveries():
     engine = Engine(deliveries=False)
     assert not engine.rows & {KEYED, LOST}
-    assert LOST not in {name for chain in engine.chains for name in getattr(chain.walk, "partial", ())}
+    assert LOST not in {name for chain in engine.runner.chains for name in getattr(chain.walk, "partial", ())}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -22,11 +22,11 @@ ORDER = {"confirms": "publish", "settlements": "deliver", "rpcs": "request", "co
 
 def rows(*peers: Peers, table: str, columns: str) -> list[tuple[Any, ...]]:
     """Rows of a table of statistics in the order of their first ends."""
-    engine = Engine(tables=(table,))
-    for name, found in tables_of(*peers).items():
-        engine.add(engine.prepare(name, found))
     parts: list[pa.Table] = []
-    engine.finish(lambda name, rows: parts.append(rows) if name == table else None, {})
+    engine = Engine(tables=(table,), emit=lambda name, rows: parts.append(rows) if name == table else None)
+    for name, found in tables_of(*peers).items():
+        engine.add(engine.runner.prepare(name, found))
+    engine.finish()
     found = [row for part in parts for row in part.to_pylist()]
     found = [row for row in found if table != "rpcs" or not row["request"].startswith("session.")]  # controls
     end = ORDER[table]
