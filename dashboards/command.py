@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from amqpscope.dissector.tables.origin import Known
 
 
+REFRESH_S = 10
+"""Seconds after which browsers load a page again whose captures are followed."""
+
+
 class Report:
     """Write one self-contained HTML page from captures, or from the tables of `dissect` and `analyze`."""
 
@@ -26,15 +30,17 @@ class Report:
     examples = (
         ("report trouble.pcap -o report.html", "a page about a capture"),
         ("report tables stats -o report.html", "a page from tables and statistics that are there"),
+        ("report --follow captures/ -o page.html", "written anew while tcpdump -G 60 -w 'captures/%s.pcap' goes on"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, following  # noqa: PLC0415
 
         what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`, or one of each"
         arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
         parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, required=True, help="page to write")
+        following.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the page.
@@ -44,12 +50,47 @@ class Report:
             OSError: a folder cannot be read, or the page cannot be written.
         """
         from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
+        from amqpscope.dissector.cli import following  # noqa: PLC0415
 
         page.check(arguments.output)
+        if following.is_wanted(arguments):
+            return _followed(arguments)
         with _statistics(arguments) as (tables, captures, status):
             page.write(tables, arguments.output, captures)
         sys.stderr.write(f"{arguments.output}\n")
         return status
+
+
+def _followed(arguments: argparse.Namespace) -> int:
+    """Write the page anew after each batch of a directory that is followed; in between, browsers load it again."""
+    import copy  # noqa: PLC0415
+    from functools import partial  # noqa: PLC0415
+
+    from amqpscope.dashboards import making, page  # noqa: PLC0415
+    from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
+    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
+    from amqpscope.dissector.cli import following as followed  # noqa: PLC0415
+    from amqpscope.dissector.places import place  # noqa: PLC0415
+    from amqpscope.pipelines.across.transits import HOUR_NS  # noqa: PLC0415
+    from amqpscope.pipelines.run import following  # noqa: PLC0415
+
+    options = common.options(arguments)
+    with making.temporary() as folder:
+        given = copy.copy(arguments)
+        given.output, given.replace = str(folder / "stats"), False
+        written = 0
+
+        def write(refresh_s: int = REFRESH_S) -> None:
+            nonlocal written
+            page.write(Tables(None, place(given.output)), arguments.output, refresh_s=refresh_s, is_ours=written > 0)
+            written += 1
+
+        make = partial(following.Analysis, options, HOUR_NS)
+        status = followed.run(given, options, following.schemas(), make, after=write, shown=str(arguments.output))
+        if written:
+            write(refresh_s=0)
+    sys.stderr.write(f"{arguments.output}\n")
+    return status
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The commands `amqpscope annotate` and `amqpscope export`: what was found, for other programs."""
+"""The commands `amqpscope annotate`, `compare` and `export`: what was found, beside or for something else."""
 
 from __future__ import annotations
 
@@ -129,6 +129,84 @@ class Export:
                 raise Error(f"{path}: cannot write: {reason(error)}") from error
         sys.stderr.write(f"{path}: {told}\n")
         return 0
+
+
+class Compare:
+    """`amqpscope compare A B`, `compare A --at TIME`: what differs by more than chance."""
+
+    name = "compare"
+    help = "say what differs between two captures, or before and after a moment, by more than chance"
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+    examples = (
+        ("compare monday.pcap tuesday.pcap", "latencies, rates, outcomes and findings that differ"),
+        ("compare stats --at 17:40", "before and after a change"),
+        ("compare a b --format json", "all figures with their intervals, for programs"),
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments."""
+        from amqpscope.dissector.cli import arguments, times  # noqa: PLC0415
+
+        what = "captures, as for `dissect`; or folders written by `dissect` or `analyze`: two, or one with --at"
+        arguments.add_common(parser, what=("A|B", what))
+        parser.add_argument(
+            "--at", metavar="TIME", type=times.given, help="compare before and after this time, within one capture"
+        )
+        parser.add_argument(
+            "--format", choices=("text", "json"), default="text", help="format of the output (default: text)"
+        )
+        parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, help="write a page instead")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Print what differs, or write it as a page.
+
+        Raises:
+            Error: an input cannot be read; or there are not two sides; or a page cannot be written.
+        """
+        import copy  # noqa: PLC0415
+        import json  # noqa: PLC0415
+        import shutil  # noqa: PLC0415
+        from contextlib import ExitStack  # noqa: PLC0415
+
+        from amqpscope.dashboards import compare  # noqa: PLC0415
+        from amqpscope.dashboards.command import analyzed  # noqa: PLC0415
+        from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
+        from amqpscope.errors import Error, MissingError  # noqa: PLC0415
+
+        names = arguments.captures
+        if len(names) != (1 if arguments.at else 2):
+            raise Error("compare takes two captures or folders, or one with --at TIME")
+        if arguments.output and arguments.output.exists():
+            raise Error(f"{arguments.output} is there already; name another file, or remove it")
+        if arguments.output and not arguments.output.absolute().parent.is_dir():
+            raise MissingError(f"no such folder: {arguments.output.parent}")
+        with ExitStack() as stack:
+            found, status = [], 0
+            for name in names:
+                one = copy.copy(arguments)
+                one.captures = [name]
+                folder, state = stack.enter_context(analyzed(one))
+                found.append(compare.whole(Tables(None, folder), name))
+                status = max(status, state)
+            if arguments.at:
+                at = arguments.at.ns(arguments.tz, found[0].low_ns)
+                if not found[0].low_ns < at < found[0].high_ns:
+                    raise Error("--at is outside of the capture: nothing is before or after it")
+                found = list(compare.parts(found[0], at))
+            before, after = found
+            if arguments.output:
+                from amqpscope.dashboards import page  # noqa: PLC0415 - needs Jinja2
+
+                text = page.assemble(f"{before.name} and {after.name}", compare.sections(before, after))
+                arguments.output.write_text(text, encoding="utf-8")
+                sys.stderr.write(f"{arguments.output}\n")
+            elif arguments.format == "json":
+                print(json.dumps(compare.data(before, after)))
+            else:
+                width = min(shutil.get_terminal_size((80, 24)).columns, 120)
+                print(compare.text(before, after, max(width, 40)), end="")
+        return status
 
 
 def _one_file(captures: list[str]) -> Path:

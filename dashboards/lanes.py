@@ -337,13 +337,21 @@ def data(overview: Overview) -> dict[str, Any]:
     }
 
 
+def _values(curve: Curve) -> list[float]:
+    """Return the values of a curve, as exact as they are shown; durations in microseconds."""
+    values = np.asarray(curve.values)
+    if curve.unit == "ns":
+        return [value if value < 10 else round(value) for value in np.round(values / 1000, 2).tolist()]
+    return [round(float(value), 2) if curve.unit == "per s" else int(value) for value in values]
+
+
 def _curve(curve: Curve, captures: dict[str | None, int]) -> dict[str, Any]:
     at = np.asarray(curve.at) // 1000
     found: dict[str, Any] = {
         "name": units.visible(curve.name),
         "unit": curve.unit,
         "t": np.diff(at, prepend=0).astype(np.int64).tolist(),  # steps are short numbers
-        "v": [round(float(value), 2) if curve.unit == "per s" else int(value) for value in np.asarray(curve.values)],
+        "v": _values(curve),
     }
     if curve.packets is not None:
         found["p"] = [curve.packets[name].to_pylist() for name in PACKETS[:2]]

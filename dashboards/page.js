@@ -295,7 +295,7 @@ class Lanes {
         let best = near;
         this.between(curve, time - near, time + near, (i) => {
           const away = Math.abs(curve.t[i] - time);
-          if (away <= best) { best = away; value = duration(curve.v[i]); }
+          if (away <= best) { best = away; value = duration(1000 * curve.v[i]); }
         });
       } else {
         let i = curve.t.findLastIndex((t) => t <= time);
@@ -369,7 +369,7 @@ class Lanes {
       const filter = several ? `frame.number in {${packets.join(", ")}}` : `frame.number == ${packets[0]}`;
       const file = this.captures[curve.c.length ? curve.c[i] : 0];
       return [
-        [this.clock(curve.t[i], 1), "text"], [curve.name, "text"], [duration(curve.v[i]), "number"],
+        [this.clock(curve.t[i], 1), "text"], [curve.name, "text"], [duration(1000 * curve.v[i]), "number"],
         [packets.join(" \u2026 "), "number"], [packets.length ? filter : "", "filter"],
         ...(this.captures.length > 1 ? [[file, "text"]] : []),
       ];

@@ -39,6 +39,7 @@ from amqpscope.dashboards import (
 )
 from amqpscope.dashboards.chart import Chart
 from amqpscope.dashboards.lanes import Lane, Overview
+from amqpscope.dashboards.overview import First
 from amqpscope.dashboards.section import Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.tables import origin
@@ -114,6 +115,38 @@ def render(tables: Tables, refresh_s: int = 0) -> str:
     Raises:
         NotTablesError: A table cannot be read.
     """
+    return assemble(
+        heading(tables),
+        sections(tables),
+        first=overview.query(tables),
+        captured=captured.sentence(tables),
+        notices=notices(tables),
+        marks=origin.marks(about(tables)),
+        refresh=refresh_s,
+    )
+
+
+def assemble(
+    source: str,
+    parts: Sequence[Section],
+    *,
+    first: First | None = None,
+    captured: str = "",
+    notices: Sequence[str] = (),
+    marks: Any = (),
+    refresh: int = 0,
+) -> str:
+    """Return sections as a page.
+
+    Args:
+        source: what the page is about.
+        parts: its sections.
+        first: its first screen; None for a page without.
+        captured: what was captured, in a line.
+        notices: what to know before the rest.
+        marks: what its captures are known by.
+        refresh: seconds after which a browser loads it again; 0: never.
+    """
     import jinja2  # noqa: PLC0415 - only this command pays
     from markupsafe import Markup  # noqa: PLC0415
 
@@ -133,19 +166,18 @@ def render(tables: Tables, refresh_s: int = 0) -> str:
     environment.tests["flow"] = lambda part: isinstance(part, flow.Flow)
     script = texts["page.js"]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    first = overview.query(tables)
     data = _Data()
     return environment.from_string(texts["page.html"]).render(
-        sections=sections(tables),
+        sections=parts,
         first=first,
-        captured=captured.sentence(tables),
-        refresh=refresh_s,
+        captured=captured,
+        refresh=refresh,
         rest=lambda grid: Markup(data.rest(grid)),  # noqa: S704 - escaped for scripts
         lanes_data=Markup(_json(first.data) if first else ""),  # noqa: S704
         lane_drawing=lambda lane, of, is_last: Markup(_lane(lane, of, is_last)),  # noqa: S704 - drawn here
-        notices=notices(tables),
-        source=heading(tables),
-        marks=Markup(html.escape(json.dumps(origin.marks(about(tables))))),  # noqa: S704 - escaped
+        notices=notices,
+        source=source,
+        marks=Markup(html.escape(json.dumps(marks))),  # noqa: S704 - escaped
         style=Markup(_colours() + texts["page.css"]),  # noqa: S704 - our own files
         script=Markup(script),  # noqa: S704
         script_hash=Markup(f"sha256-{digest}"),  # noqa: S704
@@ -214,21 +246,30 @@ def check(path: Path, captures: Sequence[origin.Known] | None = None) -> None:
         raise PageError(f"{path} is a page about other captures; name another file, or remove it")
 
 
-def write(tables: Tables, path: Path, captures: Sequence[origin.Known] | None = None) -> None:
+def write(
+    tables: Tables,
+    path: Path,
+    captures: Sequence[origin.Known] | None = None,
+    refresh_s: int = 0,
+    is_ours: bool = False,
+) -> None:
     """Write the page; where a file may take its place, under another name until it is whole.
 
     Args:
         tables: what it shows.
         path: of the page; a page about the same captures may be there.
         captures: they, where they were read for it; None: the note in the folders of the tables has them.
+        refresh_s: see `render`.
+        is_ours: whether this process wrote the page that is there.
 
     Raises:
         PageError: Something else is there.
         NotTablesError: A table cannot be read.
         Error: The file cannot be written.
     """
-    check(path, about(tables) if captures is None else captures)
-    text = render(tables)
+    if not is_ours:
+        check(path, about(tables) if captures is None else captures)
+    text = render(tables, refresh_s)
     is_special = path.exists() and not path.is_file()  # a device or a pipe, such as /dev/stdout
     target = path if is_special else path.resolve()  # a link stays one
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")

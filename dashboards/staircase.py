@@ -5,7 +5,7 @@ horizontal one is latency. A publisher that waits for each confirm walks in step
 plateau below; a consumer at its prefetch keeps the lines as far apart as that; a channel that dies leaves them apart.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -316,8 +316,13 @@ def figure(channel: Channel, data: Stairs, title: str, limit: int | None = None)
         drawn(data, limit),
         f"Staircase: {text}.",
         f"{text[0].upper()}{text[1:]}.{limited}{grain}",
-        [*LINES[channel.kind.table], *(MARKS[name].key for name in data.marks)],
+        [*LINES[channel.kind.table], *(_key(name, channel.kind) for name in data.marks)],
     )
+
+
+def _key(name: str, kind: Kind) -> Key:
+    """Return the line of a legend for marks: what refuses has another name for deliveries."""
+    return replace(MARKS[name].key, text=kind.words[2]) if name == "nack" and kind is SETTLEMENTS else MARKS[name].key
 
 
 def _limit(tables: Tables, channel: Channel) -> int | None:

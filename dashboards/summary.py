@@ -1,5 +1,6 @@
 """Latency in numbers: percentiles by group, with what they rest on."""
 
+import math
 from typing import Any
 
 import pyarrow.compute as pc
@@ -106,13 +107,25 @@ def grids(tables: Tables, metric: str) -> list[Grid]:
         made.append(
             Grid(
                 f"{percentiles.NAMES.get(metric, metric)}, by {title}".capitalize(),
-                [*_key_heads(grouping), *_HEADS],
-                [[*_key_cells(grouping, r, who), *values(r)] for r in rows],
+                [*_key_heads(grouping), "median, 99 %, slowest", *_HEADS],
+                [[*_key_cells(grouping, r, who), _range(r, rows), *values(r)] for r in rows],
                 of_all(len(rows), total),
                 folded=True,
             )
         )
     return made
+
+
+def _range(row: dict[str, Any], rows: list[dict[str, Any]]) -> Cell:
+    """Return a bar from the median to the slowest, on a logarithmic scale that all rows share."""
+    columns = ("p50_ns", "p99_ns", "max_ns")
+    known = [max(r[c], 1) for r in rows for c in columns if r[c] is not None]
+    if any(row[c] is None for c in columns):
+        return Cell(units.NONE, "muted")
+    low, high = math.log(min(known)), math.log(max(known))
+    a, b, c = (round((math.log(max(row[name], 1)) - low) / max(high - low, 1e-9), 4) for name in columns)
+    text = f"{units.duration(row['p50_ns'])}, {units.duration(row['p99_ns'])}, {units.duration(row['max_ns'])}"
+    return Cell(text, "range", range=(a, b, c))
 
 
 def _key_heads(grouping: str) -> list[str]:

@@ -81,9 +81,7 @@ def _mark(mark: Mark, x: Scale, y: Scale) -> str:
             return ""
         across, up = _integers(mark.xs, x, WIDTH), HEIGHT - _integers(mark.ys, y, HEIGHT)
         known = (across >= 0) & (up <= HEIGHT)
-        found = "".join(
-            f"M{a} {b}h0" for a, b in sorted({*zip(across[known].tolist(), up[known].tolist(), strict=True)})
-        )
+        found = _dots(sorted({*zip(across[known].tolist(), up[known].tolist(), strict=True)}))
         style = f'stroke="var(--{mark.colour})" stroke-width="{mark.size:g}" stroke-linecap="{mark.cap}"'
         return f'<path class="dots" {style} d="{found}"/>'
     path = _line(mark, x, y)
@@ -91,6 +89,15 @@ def _mark(mark: Mark, x: Scale, y: Scale) -> str:
         return f'<path fill="var(--{mark.colour})" d="{path}"/>'
     dash = f' stroke-dasharray="{mark.dash}"' if mark.dash else ""
     return f'<path class="line" stroke="var(--{mark.colour})" stroke-width="{mark.width:g}"{dash} d="{path}"/>'
+
+
+def _dots(places: list[tuple[int, int]]) -> str:
+    """Return lines without length at these places, each relative to the one before."""
+    at, found = (0, 0), []
+    for across, up in places:
+        found.append(f"m{across - at[0]} {up - at[1]}h0")
+        at = across, up
+    return "".join(found)
 
 
 def _integers(values: Any, scale: Scale, size: int) -> Ints:

@@ -116,9 +116,14 @@ class Tables:
             raise NotTablesError(f"table {name} cannot be read: {reason(error)}") from error
 
     def unfinished(self) -> list[tuple[Place, str]]:
-        """Return the folders whose writing was interrupted, or still goes on, and the command that writes them."""
+        """Return the folders whose writing was interrupted, and the command that writes them.
+
+        Tables of a directory that is followed are as complete as it is.
+        """
         folders = ((self.dissected, "dissect"), (self.analyzed, "analyze"))
-        return [(folder, command) for folder, command in folders if folder and _note(folder).get("complete") is False]
+        notes = [(folder, command, _note(folder)) for folder, command in folders if folder]
+        stopped = (n for n in notes if n[2].get("complete") is False and not n[2].get("followed"))
+        return [(folder, command) for folder, command, _ in stopped]
 
     def outdated(self) -> bool:
         """Return whether the statistics were made of other tables than those that are there now."""

@@ -93,6 +93,8 @@ def run(
     compression: str = CODEC,
     extra: str = "",
     dissector: "Callable[[Options, bool], IdleDissector] | None" = None,
+    after: "Callable[[], None] | None" = None,
+    shown: str = "",
 ) -> int:
     """Follow a directory until nothing comes, or the user ends it. Return the exit status, 2 if files were skipped.
 
@@ -105,6 +107,8 @@ def run(
         compression: compression of Parquet.
         extra: further options on which rows or state depend.
         dissector: makes the dissector of each batch (`loop.Follower`).
+        after: called when a batch is committed.
+        shown: what messages call the output; its path where this is empty.
     """
     from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
     from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
@@ -129,7 +133,9 @@ def run(
             sys.stderr.write(f"amqpscope: {line}\n")
         waiting = f"; {counted(plan.left, 'file')} not complete" if plan.left else ""
         done = f"{counted(progress.files, 'file')}, {progress.bytes / 1e6:,.1f} MB, {counted(rows, 'row')}"
-        sys.stderr.write(f"{output}: {done}{waiting}\n")
+        sys.stderr.write(f"{shown or output}: {done}{waiting}\n")
+        if after:
+            after()
 
     made_by = author(path, options, extra)
     with Watch() as watch, Journal(output, schemas, form, compression, note, made_by, arguments.replace) as journal:
@@ -140,5 +146,6 @@ def run(
         refused = follower.progress.refused
         follower.run()
         if watch.over:
-            sys.stderr.write(f"{output}: ended; the same command goes on from here\n")
+            goes_on = "ended" if shown else "ended; the same command goes on from here"
+            sys.stderr.write(f"{shown or output}: {goes_on}\n")
     return 2 if follower.progress.refused > refused else 0

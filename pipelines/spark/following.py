@@ -28,7 +28,7 @@ from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.following.parts import Cutter, Files, Sequel
 from amqpscope.dissector.places import place
-from amqpscope.dissector.tables.output import HIDDEN, Output
+from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output
 from amqpscope.dissector.tables.rows import Work, schemas
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import schema
@@ -50,8 +50,8 @@ REST, VERSION = "rest", 2
 def dissect(arguments: argparse.Namespace) -> int:
     """Follow a directory: `amqpscope dissect --follow --master`. Return the exit status."""
     options = common.options(arguments)
-    form = {"form": arguments.format, "compression": arguments.compression}
-    return _follow(arguments, options, schemas(options.protocol), Spread, **form)
+    form = arguments.format, arguments.compression
+    return _follow(arguments, options, schemas(options.protocol), Spread, "", *form)
 
 
 def analyze(arguments: argparse.Namespace) -> int:
@@ -66,13 +66,14 @@ def _follow(
     schemas: Mapping[str, pa.Schema],
     make: Callable[[SparkSession, Journal, Output, Dissection], Spread],
     extra: str = "",
-    **form: str,
+    form: str = "parquet",
+    compression: str = CODEC,
 ) -> int:
     keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
     options = replace(options, keylog=keylog)
     with session.running(arguments.master, small=True) as begin:
         made = partial(make, interruptible(begin))
-        return followed.run(arguments, options, schemas, made, extra=f"{extra} on Spark", dissector=Cutter, **form)
+        return followed.run(arguments, options, schemas, made, form, compression, f"{extra} on Spark", Cutter)
 
 
 class Walks(NamedTuple):

@@ -1,5 +1,6 @@
 """The command `report` and `amqpscope.report`: from captures, and from folders of tables, in this process."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -95,3 +96,26 @@ def test_no_spark_is_loaded(tmp_path: Path) -> None:
         "sys.exit('pyspark' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_page_of_a_directory_that_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After each batch it is whole and loads itself again; at the end it does so no more, and has everything."""
+    rotated = tmp_path / "rotated"
+    rotated.mkdir()
+    shutil.copy(CAPTURE, rotated / "one_00001.pcap")
+    page = tmp_path / "page.html"
+    written: list[str] = []
+    replace = os.replace
+
+    def noted(source: str, target: str) -> None:
+        if str(target) == str(page):
+            written.append(Path(source).read_text(encoding="utf-8"))
+        replace(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", noted)
+        assert main(["report", "--follow", str(rotated), "-o", str(page), "--until-idle", "0.5"]) == 0
+    assert len(written) >= 2 and all(text.rstrip().endswith("</html>") for text in written)
+    assert ['http-equiv="refresh"' in text for text in written] == [True] * (len(written) - 1) + [False]
+    assert "incomplete" not in page.read_text(encoding="utf-8")
+    assert str(page) in capsys.readouterr().err

@@ -110,6 +110,16 @@ def test_nothing_lies_off_the_screen(browser: Any, page_file: Path, width: int) 
     made.page.context.close()
 
 
+def test_marks_lie_where_they_belong(opened: Any) -> None:
+    """Those of a staircase are spread over its time, as their places say, also where no lane is zoomed."""
+    left = "marks => marks.map((m) => m.offsetLeft / m.parentElement.clientWidth)"
+    shown = opened.eval_on_selector_all("#staircase .plot i", left)
+    expected = opened.eval_on_selector_all(
+        "#staircase .plot i", "marks => marks.map((m) => +m.style.getPropertyValue('--at'))"
+    )
+    assert len(shown) > 5 and shown == pytest.approx(expected, abs=0.01) and max(shown) > 0.5
+
+
 def test_without_scripts_pictures_and_first_rows_are_there(browser: Any, page_file: Path) -> None:
     made = Opened(browser, page_file, java_script_enabled=False)
     assert made.page.locator("#lanes path.dots").count() >= 4
