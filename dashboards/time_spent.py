@@ -27,7 +27,7 @@ NEAR = {
 
 
 def sentence(row: Row) -> str:
-    """Return where the time of a connection went, largest share first, what makes that unsure, and where it was captured."""
+    """Return where the time of a connection went, largest share first, and where it was captured."""
     wall = row["wall_ns"]
     if not wall:
         return "no time passed"
