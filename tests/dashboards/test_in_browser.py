@@ -41,6 +41,8 @@ class Opened:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            self.page.wait_for_selector("html[data-ready]", state="attached")
 
 
 @pytest.fixture
