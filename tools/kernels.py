@@ -87,9 +87,7 @@ def interpreted() -> Iterator[dict[str, Call]]:
 def record() -> None:
     """Dissect and analyze the recordings."""
     for path in sorted(CAPTURES.glob("*.pcap*")):
-        reading = Reading(find([str(path)]), compiled=True)
-        engine = local.gather(reading)
-        local.finish(engine, reading, lambda *_: None)
+        local.walk_captures(Reading(find([str(path)]), compiled=True), lambda *_: None)
 
 
 def like(argument: Any) -> Any:

@@ -18,7 +18,7 @@ def walked(path: Path) -> dict[str, pa.Table]:
     """Statistics as `amqpscope.analyze` has them, without the tables that follow from them."""
     reading = Reading(find([str(path)]), compiled=False)
     found: dict[str, list[pa.Table]] = {name: [schema(name).empty_table()] for name in local.tables()}
-    local.finish(local.gather(reading), reading, lambda name, rows: found[name].append(rows))
+    local.walk_captures(reading, lambda name, rows: found[name].append(rows))
     return {name: pa.concat_tables(parts) for name, parts in found.items()}
 
 
