@@ -160,7 +160,5 @@ def _path(across: Ints, up: Ints, steps: str) -> str:
 def _glyphs(mark: Dots, x: Scale, y: Scale) -> str:
     glyph = GLYPHS[mark.glyph]
     places = zip(x.at(mark.xs).tolist(), y.at(mark.ys).tolist(), strict=True)
-    return "".join(
-        f'<i aria-hidden="true" style="--at:{across:.5f};bottom:{up:.2%};color:var(--{mark.colour})">{glyph}</i>'
-        for across, up in places
-    )
+    marks = "".join(f'<i style="--at:{across:.4f};bottom:{up:.1%}">{glyph}</i>' for across, up in places)
+    return f'<span aria-hidden="true" style="color:var(--{mark.colour})">{marks}</span>'

@@ -114,7 +114,7 @@ def test_nothing_lies_off_the_screen(browser: Any, page_file: Path, width: int) 
 
 def test_marks_lie_where_they_belong(opened: Any) -> None:
     """Those of a staircase are spread over its time, as their places say, also where no lane is zoomed."""
-    left = "marks => marks.map((m) => m.offsetLeft / m.parentElement.clientWidth)"
+    left = "marks => marks.map((m) => m.offsetLeft / m.closest('.plot').clientWidth)"
     shown = opened.eval_on_selector_all("#staircase .plot i", left)
     expected = opened.eval_on_selector_all(
         "#staircase .plot i", "marks => marks.map((m) => +m.style.getPropertyValue('--at'))"
