@@ -44,11 +44,7 @@ class Analyze:
             help="folder for the statistics; those of the same captures in it are replaced",
         )  # fmt: skip
         arguments.add_replace(parser)
-        parser.add_argument(
-            "--master",
-            metavar="URL",
-            help="run on Spark with this master; local[*] is this machine (default: this process if the tables fit)",
-        )
+        arguments.add_master(parser, " (default: this process if the tables fit)")
         parser.add_argument(
             "--transit-window",
             metavar="DURATION",
@@ -147,7 +143,7 @@ class Analyze:
                 made = local.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
                 cluster = on_spark("engine")
-                to = cluster.Submission(where, arguments.output, note, advance)
+                to = cluster.Submission(where, arguments.output, note, advance, answer_s=arguments.master_timeout)
                 made = cluster.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
@@ -181,7 +177,8 @@ def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple
     made_from = origin.of_captures(sources)
     origin.check(place(arguments.output), made_from, arguments.replace)
     note = {"captures": arguments.captures, origin.MADE_FROM: origin.marks(made_from)}
-    to = Submission(arguments.master, place(arguments.output), note, advance)
+    output, wait = place(arguments.output), arguments.master_timeout
+    to = Submission(arguments.master, output, note, advance, answer_s=wait)
     return sources, partial(common.options, arguments), to
 
 
