@@ -56,9 +56,7 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
     Raises:
         NotTablesError: one is not a folder of tables, or there are two of a kind.
         ReadError: a table cannot be read.
-        Error: there is not enough memory for the statistics.
     """
-    from amqpscope.pipelines.command import engine  # noqa: PLC0415
     from amqpscope.pipelines.run import local  # noqa: PLC0415
 
     found = locate(paths)
@@ -66,10 +64,6 @@ def of_folders(paths: Sequence[Place]) -> Iterator[Tables]:
     if not found.dissected or is_usable:
         yield found
         return
-    where, why = engine(found.dissected, None)
-    if where is not None:
-        text = why.partition(": ")[2]
-        raise Error(f"{text}; run `amqpscope analyze {found.dissected} -o STATS`, then name STATS here")
     with temporary() as folder:
         local.analyze_folder(found.dissected, folder, {}, relations=())
         yield Tables(found.dissected, folder)

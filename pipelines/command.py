@@ -1,7 +1,6 @@
 """The command `amqpscope analyze`."""
 
 import argparse
-import os
 import re
 import sys
 from functools import partial
@@ -16,8 +15,6 @@ from amqpscope.dissector.places import Place, place
 if TYPE_CHECKING:
     from amqpscope.dissector.capture.sources import Source
 
-SHARE = 4
-"""Tables that take more than one part in this many of the machine's memory go to Spark."""
 UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
 
 
@@ -44,7 +41,7 @@ class Analyze:
             help="folder for the statistics; those of the same captures in it are replaced",
         )  # fmt: skip
         arguments.add_replace(parser)
-        arguments.add_master(parser, " (default: this process if the tables fit)")
+        arguments.add_master(parser, " (default: in this process)")
         parser.add_argument(
             "--transit-window",
             metavar="DURATION",
@@ -134,16 +131,15 @@ class Analyze:
         complete = note["tables_complete"]
         if not complete:
             sys.stderr.write(f"amqpscope: {folder}: incomplete: dissect was interrupted; this is what it wrote\n")
-        where, why = engine(folder, arguments.master)
-        sys.stderr.write(f"amqpscope: {why}\n")
         with progress.shown(of_bytes=False) as advance:
-            if where is None:
+            if arguments.master is None:
                 from amqpscope.pipelines.run import local  # noqa: PLC0415
 
                 made = local.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
                 cluster = on_spark("engine")
-                to = cluster.Submission(where, arguments.output, note, advance, answer_s=arguments.master_timeout)
+                wait = arguments.master_timeout
+                to = cluster.Submission(arguments.master, arguments.output, note, advance, answer_s=wait)
                 made = cluster.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
@@ -192,19 +188,6 @@ def _skipped(sources: "list[Source]") -> int:
     return 2 if bad else 0
 
 
-def engine(folder: Place, master: str | None) -> tuple[str | None, str]:
-    """Return Spark's master, None for this process, and why."""
-    if master is not None:
-        return master, f"on Spark, {master}"
-    from amqpscope.pipelines.run.local import weight  # noqa: PLC0415
-
-    needed, room = weight(folder), memory() // SHARE
-    sizes = f"the tables need {_size(needed)} of memory; {_size(room)} may be used (a quarter of this machine's)"
-    if needed <= room:
-        return None, f"in this process: {sizes}"
-    return "local[*]", f"on Spark, local[*]: {sizes}"
-
-
 def on_spark(name: str) -> ModuleType:
     """Return a module that needs Spark.
 
@@ -216,11 +199,6 @@ def on_spark(name: str) -> ModuleType:
     if find_spec("pyspark") is None:
         raise Error(f"Spark is not installed: {installing('spark')}")
     return import_module(f"amqpscope.pipelines.spark.{name}")
-
-
-def memory() -> int:
-    """Return the bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def is_tables(path: Place) -> bool:
@@ -251,7 +229,3 @@ def print_written(made: dict[str, int], output: Place) -> None:
     """Print on standard error what was written."""
     counts = ", ".join(f"{name} {rows:,}" for name, rows in made.items() if rows)
     sys.stderr.write(f"{output}: {counts or 'no rows'}\n")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 10**8 else f"{max(count // 10**6, 1)} MB"

@@ -16,7 +16,7 @@ from amqpscope.dissector.places import Place
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "256MB"
+MEMORY = "500MB"
 """Memory beyond which DuckDB writes to temporary files."""
 THREADS = 2
 SAFE = (

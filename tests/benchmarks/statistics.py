@@ -42,15 +42,6 @@ PER_CONNECTION = 2000
 EPOCH = 50_000
 """Publishes of a channel, on average, until it is opened anew."""
 
-HERE = """
-import os, sys
-from amqpscope.dissector.parallel.process import KEEPING
-os.environ.setdefault(*KEEPING)
-from pathlib import Path
-from amqpscope.pipelines.run.local import analyze_folder
-analyze_folder(Path(sys.argv[1]), Path(sys.argv[2]), {})
-"""
-"""Analyzes a folder in a process of its own, whatever its size."""
 SQL = """
 with answers as (
     select connection_id, channel, channel_epoch, delivery_tag as tag, multiple,
@@ -164,10 +155,8 @@ def _table(columns: dict[str, Any], count: int) -> pa.Table:
 
 def measure(folder: Path, output: Path, master: str | None) -> dict[str, Any]:
     """The time and memory of `amqpscope analyze` as a process of its own; without a master without Spark."""
-    if master:
-        command = ["-m", "amqpscope", "analyze", str(folder), "-o", str(output), "--master", master]
-    else:  # the command would leave to Spark what exceeds a quarter of memory
-        command = ["-c", HERE, str(folder), str(output)]
+    command = ["-m", "amqpscope", "analyze", str(folder), "-o", str(output)]
+    command += ["--master", master] if master else []
     begun = time.perf_counter()
     subprocess.run([sys.executable, *command], check=True, capture_output=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
