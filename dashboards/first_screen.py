@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from amqpscope.dashboards import time_spent
 from amqpscope.dashboards.findings import calm
 from amqpscope.dissector.formatting import clean
 from amqpscope.dissector.places import Place, readable
@@ -26,9 +27,9 @@ MOST_COLUMNS = 72
 """Below this width the table of queues has no columns for refusals."""
 _MADE_UP = "ctag"
 """In tags that brokers and client libraries make up: amq.ctag-..., ctag1.9f3..."""
-MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS = 12, 8, 6
+MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS, MOST_TIMES = 12, 8, 6, 4
 """Lines of each list; what is left out is counted."""
-TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "confirms")
+TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "time_spent")
 LEAST_BUCKETS = 3
 """Buckets below which a course over time says no more than the mean above."""
 NANO = 10**9
@@ -86,6 +87,7 @@ def collect(folder: Place, rules: Sequence[Rule] | None = None) -> dict[str, Any
         ),
         "topology": rows("topology"),
         "rates": sorted(everything, key=lambda row: row["ts_ns"]),
+        "time_spent": rows("time_spent"),
         "rules": rows("rules"),
     }
 
@@ -112,7 +114,8 @@ def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False) -> s
     """
     blocks = [_head(data, width), _unreadable(data, width), _wrong(data, width)]
     if data["findings"] or not data["not_readable"]:
-        blocks += [_queues(data["queues"], width), _clients(data, width), _rates(data, width)]
+        blocks += [_queues(data["queues"], width), _clients(data, width), _times(data, width)]
+        blocks += [_rates(data, width)]
     if states:
         blocks.append(
             "\n".join(f"{row['code']:22} {row['state']:15} {row['reason'] or ''}".rstrip() for row in data["rules"])
@@ -241,6 +244,16 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
     if len(publishing) > MOST_CLIENTS:
         more = len(publishing) - MOST_CLIENTS
         lines.append(f"and {more:,} more client{'s' * (more != 1)} that publish{'es' * (more == 1)}")
+    return "\n".join(lines)
+
+
+def _times(data: Mapping[str, Any], width: int) -> str:
+    """Return where the time of connections went: of those that findings name, and those that waited longest."""
+    rows = time_spent.telling(data["time_spent"], data["findings"], MOST_TIMES)
+    lines = ["WHERE TIME WENT"] if rows else []
+    for row in rows:
+        said = f"{clean(row['client'] or 'client')} (port {row['client_port']}) {time_spent.sentence(row)}"
+        lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ SHOWN = (
     "topology",
     "endpoints",
     "channels",
+    "time_spent",
 )
 """Those that a page shows; where one is lacking all that are lacking are computed together."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from amqpscope.dashboards import relations, units
+from amqpscope.dashboards import relations, time_spent, units
 from amqpscope.dashboards.chart import Scale
 from amqpscope.dashboards.tables import Tables, plausible
 
@@ -73,11 +73,13 @@ def query(tables: Tables, low_ns: int, x: Scale) -> Swimlanes | None:
     shown = rows[:MOST]
     waits = _waits(tables, {row["connection_id"] for row in shown})
     opened = _channels(tables)
+    spent = time_spent.by_connection(relations.rows(tables, "time_spent"))
     groups: dict[str, list[Swimlane]] = {}
     for row in shown:
         spans = _spans(row, waits.get(row["connection_id"], []), opened.get(row["connection_id"], []), low_ns, x)
         address = f"{row['client_ip']}:{row['client_port']}"
-        groups.setdefault(row["client"] or address, []).append(Swimlane(address, _text(row), _is_bad(row), spans))
+        lane = Swimlane(address, _text(row, spent), _is_bad(row), spans)
+        groups.setdefault(row["client"] or address, []).append(lane)
     left = len(rows) - len(shown)
     note = (
         f"{units.count(len(shown))} of {units.count(len(rows))} shown; `amqpscope handshakes` lists all."
@@ -91,9 +93,10 @@ def _is_bad(row: dict[str, Any]) -> bool:
     return row["severity"] in ("error", "warning")
 
 
-def _text(row: dict[str, Any]) -> str:
+def _text(row: dict[str, Any], spent: dict[int, str]) -> str:
     reached = row["ending"] or row["handshake_outcome"] or row["handshake_stage"] or "unknown"
-    return f"{reached}, {units.counted(row['messages'] or 0, 'message')}, {units.size(row['bytes'])}"
+    said = f"{reached}, {units.counted(row['messages'] or 0, 'message')}, {units.size(row['bytes'])}"
+    return f"{said}; {spent[row['connection_id']]}" if row["connection_id"] in spent else said
 
 
 def _waits(tables: Tables, ids: set[int]) -> dict[int, list[dict[str, Any]]]:

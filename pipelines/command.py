@@ -41,11 +41,7 @@ class Analyze:
             help="folder for the statistics; those of the same captures in it are replaced",
         )  # fmt: skip
         arguments.add_replace(parser)
-        parser.add_argument(
-            "--master",
-            metavar="URL",
-            help="run on Spark with this master; local[*] is this machine (default: in this process)",
-        )
+        arguments.add_master(parser, " (default: in this process)")
         parser.add_argument(
             "--transit-window",
             metavar="DURATION",
@@ -142,7 +138,8 @@ class Analyze:
                 made = local.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
                 cluster = on_spark("engine")
-                to = cluster.Submission(arguments.master, arguments.output, note, advance)
+                wait = arguments.master_timeout
+                to = cluster.Submission(arguments.master, arguments.output, note, advance, answer_s=wait)
                 made = cluster.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
@@ -176,7 +173,8 @@ def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple
     made_from = origin.of_captures(sources)
     origin.check(place(arguments.output), made_from, arguments.replace)
     note = {"captures": arguments.captures, origin.MADE_FROM: origin.marks(made_from)}
-    to = Submission(arguments.master, place(arguments.output), note, advance)
+    output, wait = place(arguments.output), arguments.master_timeout
+    to = Submission(arguments.master, output, note, advance, answer_s=wait)
     return sources, partial(common.options, arguments), to
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "endpoints",
     "failures",
     "flow_control",
+    "gaps",
     "heartbeats",
     "latency_buckets",
     "latency_summary",
@@ -266,6 +267,17 @@ def endpoints(connections: Table) -> Table:
         connections: `connections`.
     """
     return _job("endpoints", connections=connections)
+
+
+def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
+    """Return the table `gaps`: one row per place where bytes of a connection are missing, or could not be decoded.
+
+    Args:
+        connections: `connections`.
+        anomalies: `anomalies`.
+        frames: `amqp091_frames`, which say how long a gap lasts at most.
+    """
+    return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
 
 
 def operations(frames: Table) -> Table:

@@ -32,6 +32,7 @@ from amqpscope.pipelines.amqp091.confirms.numbers import Numbering
 from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
 from amqpscope.pipelines.connections.channel_errors import ChannelErrors
 from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.model.events import MESSAGES, Events
 from amqpscope.pipelines.model.walk import Needs, Rows, Walk
@@ -154,6 +155,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Endpoints),
     OverConnections(Operations),
     OverConnections(Published),
+    OverConnections(Gaps),
 )
 
 
@@ -187,8 +189,8 @@ METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "t
 TABLES = (
     "captures",
     "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
-    "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "latency_buckets",
-    "latency_summary",
+    "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "gaps",
+    "latency_buckets", "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""
 READ_WITH: dict[int, Needs] = {MESSAGES: Needs(("body_size",))}

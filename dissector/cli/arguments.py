@@ -78,6 +78,17 @@ def add_replace(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_master(parser: argparse.ArgumentParser, where: str) -> None:
+    """Declare what says that Spark runs a command; `where` ends the help: what this machine does."""
+    parser.add_argument(
+        "--master", metavar="URL", help=f"run on Spark with this master; local[*] is this machine{where}"
+    )
+    parser.add_argument(
+        "--master-timeout", metavar="SECONDS", type=count, default=60,
+        help="how long a master that takes the connection may take to answer (default: 60)",
+    )  # fmt: skip
+
+
 def add_schema(parser: argparse.ArgumentParser) -> None:
     """Declare the option that describes the JSON of a command."""
     parser.add_argument("--json-schema", action=_Schema, nargs=0, help="print the schema of --format json, and end")

@@ -46,11 +46,7 @@ class Dissect:
             "--jobs", metavar="N", type=arguments.count, default=1,
             help="processes that read the captures together, and dissect their connections (default: 1)",
         )  # fmt: skip
-        parser.add_argument(
-            "--master",
-            metavar="URL",
-            help="run on Spark with this master; local[*] is this machine, with all its cores",
-        )
+        arguments.add_master(parser, ", with all its cores")
         following.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:

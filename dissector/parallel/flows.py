@@ -35,7 +35,7 @@ def choose(batch: SegmentBatch, count: int, out: Array) -> None:
     """Write the part that each segment belongs to, 0 to `count` - 1: the same for both directions of a flow."""
     for i in range(len(out)):
         a_hi, a_lo, a_port, b_hi, b_lo, b_port = endpoints(batch, i, side_of(batch, i))
-        flow = mix(mix(mix(a_hi, a_lo), mix(b_hi, b_lo)), a_port << 16 | b_port)
+        flow = mix(mix(mix(mix(a_hi, a_lo), b_hi), b_lo), a_port << 16 | b_port)  # two hashes of one address cancel
         out[i] = mix(flow, 0) % count
 
 

@@ -18,7 +18,7 @@ from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-NAME, VERSION = "endpoints", 2
+NAME, VERSION = "endpoints", 3
 KEPT = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "vhost", "user", "mechanism",
     "first_capture", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "syn_seen", "packets", "bytes",
@@ -26,7 +26,7 @@ KEPT = (
     "ending_cause", "severity", "handshake_ns", "closed_by", "closed_ts_ns", "reply_code", "reply_text", "heartbeat",
     "channel_max", "frame_max", "tls_version", "tls_decrypted", "tls_certificate_ends_ns", "lost_bytes",
     "skipped_bytes", "retransmitted_bytes", "client_zero_window_ns", "server_zero_window_ns",
-    "capture_points", "quiet_ns", "outlived_ns",
+    "capture_points", "quiet_ns", "outlived_ns", "client_rtt_ns",
 )  # fmt: skip
 """Columns as in `connections`."""
 PROPERTIES = ("client_properties", "server_properties")

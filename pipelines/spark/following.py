@@ -71,7 +71,7 @@ def _follow(
 ) -> int:
     keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
     options = replace(options, keylog=keylog)
-    with session.running(arguments.master, small=True) as begin:
+    with session.running(arguments.master, small=True, answer_s=arguments.master_timeout) as begin:
         made = partial(make, interruptible(begin))
         return followed.run(arguments, options, schemas, made, form, compression, f"{extra} on Spark", Cutter)
 

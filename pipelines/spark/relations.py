@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,15 +16,17 @@ from amqpscope.dissector.tables.output import HIDDEN
 from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.model.walk import schema as of_arrow
-from amqpscope.pipelines.relations import compute
+from amqpscope.pipelines.relations import compute, database
 from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, read_by_rules, tables_of, texts
 from amqpscope.pipelines.spark.reader import read_table
 from amqpscope.pipelines.spark.schemas import schema
 
 FEW = 1 << 22
 """Statistics with fewer rows are related in this process."""
+SMALL = 1 << 14
+"""Tables with at most so many rows are held in this process: less is planned, and rules over them need no job."""
 
 
 def relations(
@@ -43,12 +46,13 @@ def relations(
         for name in SOURCES
     }
     asked, run, read = compute.Plan.of(wanted)
+    small: dict[str, pa.Table] = {}
     kept: list[DataFrame] = []
     try:
         if (asked | read) & {*MADE}:
             found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
             for name, table in python_tables(*found).items():
-                known[name] = spark.createDataFrame(table)
+                known[name], small[name] = spark.createDataFrame(table), table
                 if name in asked:
                     yield name, known[name]
         for name in run:
@@ -56,14 +60,47 @@ def relations(
             known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
             if name in read:  # by texts and rules, each of which would compute it anew
                 kept.append(known[name].persist())
+                if (few := _few(known[name])) is not None:
+                    known[name], small[name] = spark.createDataFrame(few, schema(name)), few
+                    kept.pop().unpersist()
             if name in asked:
                 yield name, known[name]
         if asked & {*compute.FINDINGS}:
-            for name, table in evaluate(lambda text: _rows(spark, text, known).toArrow().to_pylist()).items():
+            for name in {"endpoints", *read_by_rules()} - small.keys():
+                if (few := _few(known[name])) is not None:
+                    small[name] = few
+            for name, table in findings(spark, known, small).items():
                 yield name, spark.createDataFrame(table)
     finally:
         for each in kept:
             each.unpersist()
+
+
+def findings(spark: SparkSession, known: Mapping[str, DataFrame], small: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the tables `findings` and `rules`.
+
+    Args:
+        spark: the session.
+        known: statistics and relations, by name.
+        small: those that are held in this process: rules that read no others are evaluated here.
+    """
+    with database.connect() as connection:
+        for name, rows in small.items():
+            database.keep(connection, name, rows)
+
+        def select(text: str) -> list[dict[str, Any]]:
+            if tables_of(text) <= small.keys():
+                return database.rows(connection, text)
+            rows: list[dict[str, Any]] = _rows(spark, text, known).toArrow().to_pylist()
+            return rows
+
+        return evaluate(select, empty=[name for name, rows in small.items() if not len(rows)])
+
+
+def _few(rows: DataFrame) -> pa.Table | None:
+    """Return rows if they are few, else None."""
+    found = rows.limit(SMALL + 1).toArrow()
+    return found if len(found) <= SMALL else None
 
 
 def _plausible(field: pa.Field) -> Column:

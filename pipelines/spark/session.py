@@ -42,8 +42,10 @@ RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 REACH_S = 5
 """Seconds in which something must listen where a master should be."""
-ANSWER_S = 8
-"""Seconds in which a master must answer a JVM that has started. Spark itself asks for a minute."""
+ANSWER_S = 60
+"""Seconds in which a master must answer a JVM that has started."""
+UNANSWERED = "All masters are unresponsive"
+"""What Spark says after three attempts of 20 seconds, however long it may take to start."""
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Variable that `spark-submit` sets, which has started a JVM."""
 OLDEST_JAVA, NAMED_JAVA = 17, (17, 21)
@@ -57,7 +59,12 @@ class SessionError(Error):
 
 
 def session(
-    master: str | None = None, *, small: bool = False, folder: str | None = None, **settings: str
+    master: str | None = None,
+    *,
+    small: bool = False,
+    folder: str | None = None,
+    answer_s: int = ANSWER_S,
+    **settings: str,
 ) -> SparkSession:
     """Return a session with the settings that the tables need; the running one, if there is one.
 
@@ -68,6 +75,7 @@ def session(
         master: Spark's master URL, such as `local[*]`; None leaves it to the environment (`spark-submit`).
         small: there is little for Spark itself to do: on one machine, spend less on planning and compiling.
         folder: where the JVM keeps temporary files; None leaves it to Spark.
+        answer_s: seconds in which a standalone master must answer.
         settings: further ones, `_` standing for `.`: `spark_sql_shuffle_partitions="2"`.
 
     Raises:
@@ -102,11 +110,11 @@ def session(
         builder = builder.config(name, value)
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
-    with _silenced() as log, _noted(), _answered(master) as is_late:
+    with _silenced() as log, _noted(), _answered(master, answer_s) as is_late:
         try:
             return builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
-            if is_late():
+            if is_late() or UNANSWERED in log.read_text(errors="replace"):
                 raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
             raise SessionError(_reason(error, log)) from error
 
@@ -117,23 +125,26 @@ _ended = False
 
 
 @contextlib.contextmanager
-def running(master: str, *, small: bool = False, **settings: str) -> Iterator[Callable[[], SparkSession]]:
+def running(
+    master: str, *, small: bool = False, answer_s: int = ANSWER_S, **settings: str
+) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that starts a session in any thread; the session ends with this, unless it ran before.
 
     Args:
         master: as for `session`.
         small: as for `session`.
+        answer_s: as for `session`.
         settings: as for `session`.
     """
     global _ended  # noqa: PLW0603
     _ended = False
     if SparkSession._instantiatedSession is not None:
-        yield lambda: session(master, small=small, **settings)
+        yield lambda: session(master, small=small, answer_s=answer_s, **settings)
         return
     # What a JVM leaves that is ended, goes with this folder.
     with tempfile.TemporaryDirectory(prefix="amqpscope-spark-", ignore_cleanup_errors=True) as folder:
         try:
-            yield lambda: session(master, small=small, folder=folder, **settings)
+            yield lambda: session(master, small=small, folder=folder, answer_s=answer_s, **settings)
         finally:
             if not _ended and SparkSession._instantiatedSession is not None:
                 SparkSession._instantiatedSession.stop()
@@ -194,7 +205,7 @@ def _noted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
+def _answered(master: str | None, answer_s: int) -> Iterator[Callable[[], bool]]:
     """End the JVM when a master does not answer it; yield a function that returns whether that happened.
 
     A JVM that `spark-submit` started is left alone: its settings say how long it waits, and much may be sent before.
@@ -204,7 +215,7 @@ def _answered(master: str | None) -> Iterator[Callable[[], bool]]:
     def watch() -> None:
         while SparkContext._gateway is None and not over.wait(0.1):
             pass
-        if not over.wait(ANSWER_S):
+        if not over.wait(answer_s):
             late.set()
             end()
 

@@ -54,6 +54,7 @@ class Submission:
         note: the note that is written there.
         advance: called with the step, the amount done and the total.
         settings: further ones of the session (`session.session`).
+        answer_s: seconds in which the master must answer.
     """
 
     master: str
@@ -61,6 +62,7 @@ class Submission:
     note: Mapping[str, object] = field(default_factory=dict)
     advance: Advance = quiet
     settings: Mapping[str, str] = field(default_factory=dict)
+    answer_s: int = session.ANSWER_S
 
     def run(self, work: Callable[[SparkSession], T], small: bool) -> T:
         """Start a session, if none runs, and do work that this process cannot do without it.
@@ -73,7 +75,7 @@ class Submission:
             SessionError: Spark does not start.
         """
         own = {"spark.sql.adaptive.enabled": "false", **self.settings}
-        with session.running(self.master, small=small, **own) as begin:
+        with session.running(self.master, small=small, answer_s=self.answer_s, **own) as begin:
             self.advance("starting Spark", 0, 0)
             return interruptible(lambda: work(begin()))
 

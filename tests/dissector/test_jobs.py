@@ -179,6 +179,23 @@ def test_both_directions_of_a_flow_are_in_one_part(count: int, compiled: bool) -
             assert seen.setdefault(frozenset([ends[:3], ends[3:]]), number) == number
 
 
+@BOTH
+@pytest.mark.parametrize("varied", ["sport", "dport", "src_lo", "dst_lo", "both"])
+def test_flows_are_spread_over_parts(varied: str, compiled: bool) -> None:
+    """Of 160 flows, each of 16 parts has some, and none three times its share; also where both ends are one address."""
+    columns = {name: np.zeros(160, np.int64) for name in SegmentBatch._fields}
+    for end, address in (("src", "127.0.0.1"), ("dst", "127.0.0.2" if varied in ("src_lo", "dst_lo") else "127.0.0.1")):
+        columns[f"{end}_hi"][:], columns[f"{end}_lo"][:] = flows.halves(address)
+    columns["sport"][:], columns["dport"][:] = 40_000, 5672
+    for each in ("src_lo", "dst_lo") if varied == "both" else (varied,):
+        columns[each] += np.arange(0, 320, 2)
+    segments = SegmentBatch(**columns)
+    sizes = [len(flows.part(segments, number, 16, compiled).sport) for number in range(16)]
+    assert sum(sizes) == 160
+    assert min(sizes) > 0
+    assert max(sizes) < 30
+
+
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=6).map(np.cumsum))
 def test_segments_survive_arrow(borders: Any) -> None:
     """However many batches they come in."""

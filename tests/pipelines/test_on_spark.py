@@ -187,8 +187,8 @@ def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
     assert not hidden.exists()
 
 
-def refused(tmp_path: Path, tables: Path, master: str, **environment: str) -> str:
-    command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master]
+def refused(tmp_path: Path, tables: Path, master: str, *options: str, **environment: str) -> str:
+    command = [*COMMAND, str(tables), "-o", str(tmp_path / "statistics"), "--master", master, *options]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     first, printed = done.stderr.splitlines()
@@ -225,10 +225,10 @@ def test_an_unreachable_master(tables, tmp_path):
 
 
 def test_a_master_that_is_something_else(tables, tmp_path):
-    """It takes connections, and answers none."""
+    """It takes connections, and answers none; it has as long as the option says."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        assert refused(tmp_path, tables, f"spark://{address}") == (
+        assert refused(tmp_path, tables, f"spark://{address}", "--master-timeout", "3") == (
             f"amqpscope: no Spark master at {address}: it does not answer"
         )
 

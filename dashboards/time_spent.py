@@ -1,0 +1,64 @@
+"""One sentence about where the time of a connection went, of a row of `time_spent`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from amqpscope.pipelines.findings import duration
+
+Row = Mapping[str, Any]
+OWNERS = {
+    "unknown_ns": "cannot be told (bytes, a direction or keys are missing)",
+    "network_ns": "on the way",
+    "broker_ns": "the client waits for the broker",
+    "client_ns": "the broker waits for the client",
+    "idle_ns": "nobody waits",
+}
+"""Who has a share of the time, in the order in which a moment is theirs, and what is said of it."""
+LEAST = 0.01
+"""Share of the time below which an owner is not named."""
+NEAR = {
+    "client": "captured near the client",
+    "server": "captured near the broker",
+    "between": "captured between the two",
+    "same host": "captured on the host of both",
+}
+
+
+def sentence(row: Row) -> str:
+    """Return where the time of a connection went, largest share first, and where it was captured."""
+    wall = row["wall_ns"]
+    if not wall:
+        return "no time passed"
+    shares = sorted(((row[name] / wall, name) for name in OWNERS), reverse=True)
+    said = [f"{share:.0%} {OWNERS[name]}{_blocked(row, name)}" for share, name in shares if share >= LEAST]
+    near = NEAR.get(row["captured_near"] or "")
+    return f"{duration(wall)}: {', '.join(said)}" + (f"; {near}" if near else "")
+
+
+def _blocked(row: Row, name: str) -> str:
+    is_worth = name == "broker_ns" and row["blocked_ns"] >= LEAST * row["wall_ns"]
+    return f" (blocked for {duration(row['blocked_ns'])})" if is_worth else ""
+
+
+def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row]:
+    """Return the connections whose time is worth a line: those that findings name, then those that waited longest.
+
+    Args:
+        rows: of `time_spent`.
+        findings: of `findings`, worst first.
+        most: number of connections at most. Those on which nobody waited are left out.
+    """
+    named = {row["connection_id"]: -at for at, row in reversed(list(enumerate(findings)))}
+    waiting = [row for row in rows if row["idle_ns"] < row["wall_ns"] * (1 - LEAST)]
+    waiting.sort(
+        key=lambda row: (named.get(row["connection_id"], -len(named) - 1), row["wall_ns"] - row["idle_ns"]),
+        reverse=True,
+    )
+    return waiting[:most]
+
+
+def by_connection(rows: Sequence[Row]) -> dict[int, str]:
+    """Return the sentence of each connection."""
+    return {row["connection_id"]: sentence(row) for row in rows}

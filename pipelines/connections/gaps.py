@@ -1,0 +1,80 @@
+"""Gaps: between which times bytes of a connection are missing, or could not be decoded.
+
+What a side sent in a gap was sent behind its last frame before, and before the gap was certain. In between nobody can
+tell who waited for whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.pipelines.connections.flow_steps import GAP_WORDS, GAPS
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, SPOKEN, Events
+from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+
+NAME, VERSION = "gaps", 1
+NOBODY = -1
+"""No open connection; also a time that is not known."""
+_COPIED = ("connection_id", "from_client", "code", "frame_no", "capture", "packet", "ts_ns")
+
+
+class Gaps:
+    """The walk that writes `gaps`. Its state is when each side of the open connection was heard last."""
+
+    tables = ("gaps",)
+    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs(), ANOMALIES: Needs(("capture", "packet"), GAPS)}
+
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._open, self._heard = NOBODY, [NOBODY, NOBODY]
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; yield a row for each gap."""
+        if not len(events):
+            return
+        connection, side = events.matrix[:, EV.CONNECTION], events.matrix[:, EV.FROM_CLIENT]
+        heard = [self._times(events, each) for each in range(2)]
+        at = np.flatnonzero(events.among(GAP_WORDS) & (side >= 0))
+        self._open, self._heard = int(connection[-1]), [int(each[-1]) for each in heard]
+        if len(at):
+            rows = events.take(ANOMALIES, at, _COPIED)
+            columns = {name: rows[name] for name in _COPIED}
+            since = np.where(side[at] == 1, heard[1][at], heard[0][at])
+            columns |= {"since_ts_ns": known(since), "bytes": known(events.matrix[at, EV.NUMBER])}
+            yield "gaps", conform("gaps", columns, len(at))
+
+    def _times(self, events: Events, side: int) -> Array:
+        """Return, for each event, when the side's last frame up to it came, or else its connection's first packet."""
+        matrix = events.matrix
+        connection, is_first = matrix[:, EV.CONNECTION], events.source == CONNECTIONS
+        is_heard = np.isin(events.source, list(SPOKEN)) & (matrix[:, EV.FROM_CLIENT] == side)
+        times = np.where(is_first, matrix[:, EV.FIRST_TS], matrix[:, EV.TS])
+        last = np.maximum.accumulate(np.where(is_heard | is_first, np.arange(len(events)), -1))
+        before = np.where(connection == self._open, self._heard[side], NOBODY)
+        found: Array = np.where((last >= 0) & (connection[last] == connection), times[last], before)
+        return found
+
+    def finish(self) -> Iterator[Rows]:
+        """Yield nothing, and reset the walk: no gap is outstanding."""
+        self._open, self._heard = NOBODY, [NOBODY, NOBODY]
+        return iter(())
+
+    def take_out(self) -> bytes:
+        """Return the state of the open connection as versioned bytes, and reset the walk."""
+        state = pack(NAME, VERSION, {"open": self._open, "heard": self._heard})
+        self._open, self._heard = NOBODY, [NOBODY, NOBODY]
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """Restore the state that `take_out` returned.
+
+        Raises:
+            ValueError: the bytes are the state of something else.
+        """
+        parts = unpack(NAME, VERSION, state)
+        self._open, self._heard = parts["open"], parts["heard"]

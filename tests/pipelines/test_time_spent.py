@@ -1,0 +1,108 @@
+"""Where the time of connections went, held against a plain loop over each moment."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqpscope.pipelines.model.walk import conform
+from tests.pipelines.analyzed import related, statistics
+
+FIRST, LAST = 10, 60
+OWNERS = ("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns")
+ENDED = ("gap", "evicted", "capture-end", "channel-close")
+TIMES = st.integers(0, 70)
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    columns = {key: pa.array([row.get(key) for row in rows]) for row in rows for key in row}
+    return conform(name, columns, len(rows))
+
+
+def answered(begin: str, end: str, **others: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """A row of a request, with its answer or without."""
+    given = {key: st.sampled_from(values) for key, values in others.items()}
+    is_answered = st.fixed_dictionaries({begin: TIMES, end: TIMES} | given)
+    is_not = st.fixed_dictionaries({begin: TIMES, "end_ts_ns": TIMES, "ended_by": st.sampled_from(ENDED)} | given)
+    return is_answered | is_not
+
+
+CONFIRMS = st.lists(answered("publish_ts_ns", "confirm_ts_ns"), max_size=4)
+RPCS = st.lists(answered("request_ts_ns", "response_ts_ns", from_client=(True, False)), max_size=3)
+SETTLEMENTS = st.lists(answered("deliver_ts_ns", "settle_ts_ns", outcome=("ack", "auto", "none")), max_size=4)
+GAPS = st.lists(st.fixed_dictionaries({"since_ts_ns": TIMES | st.none(), "ts_ns": TIMES}), max_size=2)
+WAITS = st.lists(
+    st.fixed_dictionaries({"start_ts_ns": TIMES, "end_ts_ns": TIMES, "side": st.sampled_from(["client", "server"])}),
+    max_size=2,
+)
+
+
+def owner(t: int, spans: list[tuple[int, Any, Any]]) -> int:
+    """Who owns the time from t to t + 1."""
+    found = [who for who, begin, end in spans if begin is not None and end is not None and begin <= t < end]
+    return min(found, default=4)
+
+
+def spans_of(rows: list[dict[str, Any]], begin: str, end: str, who: Any, way: Any) -> list[tuple[int, Any, Any]]:
+    made: list[tuple[int, Any, Any]] = []
+    for row in rows:
+        if row.get("outcome") != "auto":
+            lost = row.get("ended_by") in ("gap", "evicted")
+            made.append((0 if lost else who(row), row[begin], row.get(end, row.get("end_ts_ns"))))
+            if end in row:
+                made.append((1, row[begin], min(row[end], row[begin] + way(row))))
+        elif row.get("ended_by") in ("gap", "evicted"):
+            made.append((0, row[begin], row["end_ts_ns"]))
+    return made
+
+
+@settings(deadline=None, max_examples=60)
+@given(CONFIRMS, RPCS, SETTLEMENTS, GAPS, WAITS, st.integers(0, 9), st.integers(0, 9))
+def test_each_moment_has_the_first_owner_and_all_add_up(
+    confirms: list[dict[str, Any]], rpcs: list[dict[str, Any]], settlements: list[dict[str, Any]],
+    gaps: list[dict[str, Any]], waits: list[dict[str, Any]], to_client: int, to_server: int,
+) -> None:  # fmt: skip
+    end = {"connection_id": 1, "protocol": "amqp-0-9-1", "first_ts_ns": FIRST, "last_ts_ns": LAST}
+    tables = {
+        "endpoints": [end | {"rtt_ns": to_client + to_server, "client_rtt_ns": to_client}],
+        "confirms": confirms, "rpcs": rpcs, "settlements": settlements, "gaps": gaps, "flow_control": waits,
+    }  # fmt: skip
+    made = {name: table(name, [row | {"connection_id": 1} for row in rows]) for name, rows in tables.items()}
+    (found,) = related(made, "time_spent")
+    spans = [(0, row["since_ts_ns"], row["ts_ns"]) for row in gaps]
+    spans += [(2 if row["side"] == "server" else 3, row["start_ts_ns"], row["end_ts_ns"]) for row in waits]
+    spans += spans_of(confirms, "publish_ts_ns", "confirm_ts_ns", lambda _: 2, lambda _: to_server)
+    spans += spans_of(
+        rpcs, "request_ts_ns", "response_ts_ns", lambda row: 2 if row["from_client"] else 3,
+        lambda row: to_server if row["from_client"] else to_client,
+    )  # fmt: skip
+    spans += spans_of(settlements, "deliver_ts_ns", "settle_ts_ns", lambda _: 3, lambda _: to_client)
+    expected = [0] * 5
+    for t in range(FIRST, LAST):
+        expected[owner(t, spans)] += 1
+    assert [found[each] for each in OWNERS] == expected
+    assert sum(expected) == found["wall_ns"] == LAST - FIRST
+
+
+@pytest.mark.parametrize("stem", ["demo", "blocked", "lossy_link", "stream_chunks", "qpid_messaging", "tls_failures"])
+def test_slices_of_recordings_add_up_to_their_time(stem: str) -> None:
+    rows = statistics(stem)["time_spent"].to_pylist()
+    assert len(rows) == len(statistics(stem)["endpoints"])
+    for row in rows:
+        assert sum(row[each] for each in OWNERS) == row["wall_ns"] == row["last_ts_ns"] - row["first_ts_ns"]
+
+
+def test_a_blocked_client_waits_for_the_broker() -> None:
+    rows = {row["client"]: row for row in statistics("blocked")["time_spent"].to_pylist()}
+    assert rows["told"]["broker_ns"] >= rows["told"]["blocked_ns"] > 10**9
+    assert rows["consumer"]["broker_ns"] < 10**7
+
+
+def test_what_is_encrypted_is_unknown() -> None:
+    made = statistics("tls_sessions_13")
+    encrypted = {row["connection_id"] for row in made["endpoints"].to_pylist() if row["tls_decrypted"] is False}
+    rows = [row for row in made["time_spent"].to_pylist() if row["connection_id"] in encrypted]
+    assert rows
+    assert all(row["unknown_ns"] == row["wall_ns"] for row in rows)
