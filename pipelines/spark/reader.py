@@ -43,11 +43,20 @@ def _captures(spark: SparkSession, paths: Sequence[str], table: str, options: Ma
 
     if spec.tables()[table].written_by != "dissect":
         raise ReadError(f"{paths[0]}: no table {table} in it")
-    missing = [path for path in paths if not place(path).exists() and not matching(path)]
-    if missing:
-        raise MissingTablesError(f"{missing[0]}: no such file or folder")
+    check_paths(paths)
     source.register(spark)
     return spark.read.format(source.Captures.name()).options(table=table, **options).load(list(paths))
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Check that there are captures under these paths, as far as names tell.
+
+    Raises:
+        MissingTablesError: nothing is there; the message is one line.
+    """
+    for path in paths:
+        if not place(path).exists() and not matching(path):
+            raise MissingTablesError(f"{path}: no such file or folder")
 
 
 def by_tasks(spark: SparkSession, files: Sequence[Place], declared: StructType) -> DataFrame:
