@@ -12,7 +12,8 @@ from amqpscope.dashboards.section import Cell, Grid, Section, number, of_all
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.formatting import endpoint
 
-MOST = 30
+MOST = 10_000
+PAGE = 10
 """Connections that are listed one by one: those that failed or ended badly first, then the largest."""
 
 _COLUMNS = [
@@ -133,7 +134,7 @@ def section(tables: Tables) -> Section:
     if not total:
         page.empty = "No connections."
         return page
-    rows = query(tables)
+    rows = query(tables, MOST)
     page.lead = "Those that failed or ended badly come first, then the ones with most bytes."
     page.parts.append(_grid(rows, total))
     silent = _silent(tables)
@@ -165,7 +166,7 @@ def _silent(tables: Tables) -> Grid | None:
     """Return the connections on which a side owed heartbeats, longest silence first."""
     columns = ["connection_id", "from_client", "negotiated_s", "longest_silence_ns", "missed"]
     where = pc.field("missed") > 0
-    rows = tables.top("heartbeats", columns, "longest_silence_ns", MOST // 2, where)
+    rows = tables.top("heartbeats", columns, "longest_silence_ns", PAGE, where)
     if not rows:
         return None
     who = endpoints(tables, [r["connection_id"] for r in rows])
@@ -217,4 +218,5 @@ def _grid(rows: list[dict[str, Any]], total: int) -> Grid:
             for r in rows
         ],
         of_all(len(rows), total),
+        page=PAGE,
     )

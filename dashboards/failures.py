@@ -28,7 +28,7 @@ from amqpscope.dissector.handshakes.listing import (
 from amqpscope.spec import handshakes
 from amqpscope.spec.handshakes import Cause
 
-GROUPS = 20
+GROUPS = 1_000
 """Groups that are listed."""
 LADDERS = 3
 """Kinds of verdict that are drawn, each by the first connection that has it."""

@@ -75,10 +75,18 @@ def _drawn(rows: Sequence[dict[str, Any]], tables: Tables) -> Flow:
     for (_, right), (messages, _) in edges[1].items():
         weights[2][right] = max(weights[2][right], messages)
     span = _span(tables)
+    said = _latencies(tables)
     bad = {left for found in edges for (left, right), (_, refused) in found.items() if refused}
     kept = [sorted(column, key=lambda name: -column[name])[:MOST] for column in weights]
     columns = [
-        [Node(name, _text(weights[place][name], span), place == 1 and name in bad) for name in names]
+        [
+            Node(
+                name,
+                ", ".join(filter(None, (_text(weights[place][name], span), said.get((place, name))))),
+                place == 1 and name in bad,
+            )
+            for name in names
+        ]
         for place, names in enumerate(kept)
     ]
     for place, names in enumerate(kept):
@@ -103,6 +111,19 @@ def _edges(rows: Sequence[dict[str, Any]], place: int) -> dict[tuple[str, str], 
         ends = ((str(row["client"]), hub), (hub, str(row["queue"])), (str(row["queue"]), taker))[place]
         messages, bad = found.get(ends, (0, 0))
         found[ends] = messages + (row["messages"] or 0), bad + (row["refused"] or 0) + (row["returns"] or 0)
+    return found
+
+
+def _latencies(tables: Tables) -> dict[tuple[int, str], str]:
+    """Return what is said of latencies, by column and name: time in queues, and until consumers acknowledge."""
+    found = {
+        (2, row["queue"]): f"wait {units.duration(row['wait_p50_ns'])} to {units.duration(row['wait_max_ns'])}"
+        for row in relations.rows(tables, "queues")
+        if row["wait_p50_ns"] is not None
+    }
+    for row in relations.rows(tables, "consumers"):
+        if row["settle_p50_ns"] is not None:
+            found[3, f"{row['client']}: {row['consumer_tag']}"] = f"ack {units.duration(row['settle_p50_ns'])}"
     return found
 
 

@@ -26,6 +26,13 @@ function addCopy(code) {
 }
 for (const code of document.querySelectorAll(".filter code")) addCopy(code);
 
+// ------------------------------------------------------------------ data: compressed (deflate), in base64, as JSON
+async function unpacked(script) {
+  const bytes = Uint8Array.from(atob(script.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return JSON.parse(await new Response(stream).text());
+}
+
 // ------------------------------------------------------------------ tables: sort, search, page
 const UNITS = {
   ns: 1e-9, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600, d: 86400, B: 1, kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, "%": 1,
@@ -55,6 +62,8 @@ function cellOf([text, kind, range]) {
     const bar = element("span", { role: "img", ariaLabel: text });
     ["--a", "--b", "--c"].forEach((name, at) => bar.style.setProperty(name, range[at]));
     cell.append(bar);
+  } else if (kind.startsWith("number")) {
+    cell.textContent = text;
   } else {
     cell.append(element("bdi", { textContent: text }));
   }
@@ -66,8 +75,6 @@ class Rows {
     this.table = table;
     this.body = table.tBodies[0];
     this.rows = [...this.body.rows];
-    const more = table.parentElement.querySelector("script");
-    for (const cells of more ? JSON.parse(more.textContent) : []) this.rows.push(cells);
     this.size = Number(table.dataset.page);
     this.page = 0;
     this.found = this.rows;
@@ -81,6 +88,24 @@ class Rows {
     });
     if (this.rows.length > 8) this.addControls();
     this.show();
+  }
+
+  // Add the rows that come after the first page.
+  async load() {
+    const more = this.table.parentElement.querySelector("script");
+    if (!more || !this.heads) return;
+    const { kinds, columns } = await unpacked(more);
+    const cellAt = (cell, column) => {
+      if (!Array.isArray(cell)) return [cell, kinds[column]];
+      if (typeof cell[0] !== "number") return cell;
+      const [port, first, last] = cell;
+      return [`tcp.port == ${port} && frame.number in {${first}, ${last}}`, "filter"];
+    };
+    for (let row = 0; row < (columns[0] ?? []).length; row += 1) {
+      this.rows.push(columns.map((cells, column) => cellAt(cells[row], column)));
+    }
+    if (!this.search) this.addControls();
+    this.filter();
   }
 
   addControls() {
@@ -176,9 +201,8 @@ function duration(ns) {
 }
 
 class Lanes {
-  constructor(box) {
+  constructor(box, data) {
     this.box = box;
-    const data = JSON.parse(document.getElementById("lanes-data").textContent);
     Object.assign(this, data);
     this.low = Number(data.low);
     this.from = 0;
@@ -397,15 +421,21 @@ class Lanes {
   }
 }
 
-const box = document.getElementById("lanes");
-if (box) {
-  const lanes = new Lanes(box);
-  for (const button of document.querySelectorAll("button.show")) {
-    button.addEventListener("click", () => lanes.show(Number(button.dataset.begin), Number(button.dataset.end)));
+async function start() {
+  const box = document.getElementById("lanes");
+  const buttons = document.querySelectorAll("button.show");
+  if (box) {
+    const lanes = new Lanes(box, await unpacked(document.getElementById("lanes-data")));
+    for (const button of buttons) {
+      button.addEventListener("click", () => lanes.show(Number(button.dataset.begin), Number(button.dataset.end)));
+    }
+  } else {
+    for (const button of buttons) button.remove();
   }
-} else {
-  for (const button of document.querySelectorAll("button.show")) button.remove();
+  for (const table of tables) await table.load();
+  document.documentElement.dataset.ready = "yes";
 }
+start();
 
 // ------------------------------------------------------------------ connections: search
 const swimlanes = document.getElementById("swimlanes");

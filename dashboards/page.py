@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -40,7 +41,7 @@ from amqpscope.dashboards import (
 from amqpscope.dashboards.chart import Chart
 from amqpscope.dashboards.lanes import Lane, Overview
 from amqpscope.dashboards.overview import First
-from amqpscope.dashboards.section import Figure, Grid, Section, Single
+from amqpscope.dashboards.section import Cell, Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.tables import origin
 from amqpscope.errors import Error, MissingError, reason
@@ -164,7 +165,7 @@ def assemble(
     environment.tests["figure"] = lambda part: isinstance(part, Figure)
     environment.tests["single"] = lambda part: isinstance(part, Single)
     environment.tests["flow"] = lambda part: isinstance(part, flow.Flow)
-    script = texts["page.js"]
+    script = "\n".join(line.strip() for line in texts["page.js"].splitlines() if not line.strip().startswith("//"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = _Data()
     return environment.from_string(texts["page.html"]).render(
@@ -172,8 +173,8 @@ def assemble(
         first=first,
         captured=captured,
         refresh=refresh,
-        rest=lambda grid: Markup(data.rest(grid)),  # noqa: S704 - escaped for scripts
-        lanes_data=Markup(_json(first.data) if first else ""),  # noqa: S704
+        rest=lambda grid: Markup(_packed(data.rest(grid))),  # noqa: S704 - base64
+        lanes_data=Markup(_packed(_json(first.data)) if first else ""),  # noqa: S704 - base64
         lane_drawing=lambda lane, of, is_last: Markup(_lane(lane, of, is_last)),  # noqa: S704 - drawn here
         notices=notices,
         source=source,
@@ -191,9 +192,27 @@ def _lane(lane: Lane, of: Overview, is_last: bool) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON that may stand in an element `script`: no character ends the element or begins a comment."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _packed(text: str) -> str:
+    """Return a text compressed (deflate, without header) and as base64, as the script unpacks it."""
+    packer = zlib.compressobj(9, wbits=-15)
+    return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+
+
+_PACKETS = re.compile(r"tcp\.port == (\d+) && frame\.number in \{(\d+), (\d+)\}")
+
+
+def _cell(cell: Cell, kind: str) -> Any:
+    """Return a cell as the script reads it: a text, or with a kind of its own; a filter for two packets as numbers."""
+    if cell.kind == "range":
+        return [cell.text, cell.kind, list(cell.range)]
+    short = _PACKETS.fullmatch(cell.text) if cell.kind == "filter" else None
+    if short:
+        return [int(number) for number in short.groups()]
+    text = units.visible(cell.text, 240)
+    return text if cell.kind == kind else [text, cell.kind]
 
 
 class _Data:
@@ -203,16 +222,20 @@ class _Data:
         self.left = MOST_DATA
 
     def rest(self, grid: Grid) -> str:
-        """Return the rows of a table behind its first page, as many as there is room for."""
-        made = []
-        for row in grid.rows[grid.page :]:
-            cells = [[units.visible(c.text, 240), c.kind, *([list(c.range)] if c.kind == "range" else [])] for c in row]
-            text = _json(cells)
-            self.left -= len(text)
+        """Return the rows of a table behind its first page, as many as there is room for, column by column.
+
+        Columns compress better than rows. Cells without a kind of their own have that of their column.
+        """
+        rows = grid.rows[grid.page :]
+        kinds = [cell.kind for cell in rows[0]]
+        kept = []
+        for row in rows:
+            cells = [_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)]
+            self.left -= len(_json(cells))
             if self.left < 0:
                 break
-            made.append(text)
-        return f"[{','.join(made)}]"
+            kept.append(cells)
+        return _json({"kinds": kinds, "columns": [list(column) for column in zip(*kept, strict=True)]})
 
 
 def about(tables: Tables) -> list[origin.Known]:

@@ -163,6 +163,10 @@ def missing(table: str, *, there: bool, nothing: str) -> str:
     return nothing if there else f"There is no table `{table}`."
 
 
-def of_all(shown: int, total: int) -> str:
-    """Return the note below a table that shows only the first rows."""
-    return f"{units.count(shown)} of {units.count(total)} shown." if total > shown else ""
+def of_all(shown: int, total: int, command: str = "") -> str:
+    """Return the note below a table that holds only the first rows, with the command that prints all of them."""
+    return (
+        f"{units.count(shown)} of {units.count(total)} shown{f': {command} prints all' if command else ''}."
+        if total > shown
+        else ""
+    )

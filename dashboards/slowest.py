@@ -10,8 +10,9 @@ from amqpscope.dashboards.connections import Endpoints, endpoints
 from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
-MOST = 15
-"""Messages listed of each kind."""
+MOST = 10_000
+"""Messages listed of each kind: the slowest."""
+PAGE = 8
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, no
         ]
         for r in rows
     ]
-    return Grid(title, heads, cells, note)
+    return Grid(title, heads, cells, note, page=PAGE)
 
 
 def _text(value: str | None, column: str) -> str:

@@ -17,10 +17,10 @@ from amqpscope.dashboards.connections import endpoints
 from amqpscope.dashboards.section import Figure, Key, Section, Single, missing
 from amqpscope.dashboards.tables import Tables, plausible
 
-STEPS = 480
+STEPS = 280
 """Points of a line, where there are more events than can be drawn one by one."""
 
-EXACT = 1000
+EXACT = 560
 """Up to this many events every one is drawn."""
 
 _MOST_MARKS = 150

@@ -20,7 +20,7 @@ STEPS = 460
 """Steps of time in a picture; each shows the worst of it."""
 DRAWN = 3
 """Subscriptions that are drawn."""
-LISTED = 30
+LISTED = 10_000
 
 _KEYS = ["connection_id", "subscription_id", "subscription_epoch"]
 _NAMES = [*_KEYS, "stream", "consumer"]

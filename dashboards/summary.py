@@ -10,8 +10,9 @@ from amqpscope.dashboards.outcomes import Distribution
 from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
-GROUPS = 12
+GROUPS = 1_000
 """Groups listed for each metric and grouping: those with most samples."""
+PAGE = 3
 
 SHARES = {"p50_ns": 0.5, "p90_ns": 0.9, "p99_ns": 0.99, "p999_ns": 0.999, "p9999_ns": 0.9999}
 """Column of a percentile to its share."""
@@ -111,6 +112,7 @@ def grids(tables: Tables, metric: str) -> list[Grid]:
                 [[*_key_cells(grouping, r, who), _range(r, rows), *values(r)] for r in rows],
                 of_all(len(rows), total),
                 folded=True,
+                page=PAGE,
             )
         )
     return made

@@ -35,7 +35,7 @@ def markup(chart: Chart, alt: str, overlay: str = "", with_axis: bool = True) ->
     """
     grid = _grid(chart.x) if chart.grid else ""
     parts = [f'<div class="chart" role="img" aria-label="{html.escape(alt)}">']
-    parts += [_panel(panel, chart.x, grid, overlay) for panel in chart.panels]
+    parts += [_panel(panel, chart.x, grid, overlay + _skipped(chart.x)) for panel in chart.panels]
     if not with_axis:
         return "".join(parts) + "</div>"
     parts.append(f'<div class="x">{"".join(_ticks(chart.x, "left"))}</div>')
@@ -55,6 +55,15 @@ def _panel(panel: Panel, x: Scale, grid: str, overlay: str) -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="rule" d="{rules}"/><path class="rule grid" d="{grid}"/>{drawn}</svg>'
         f"{overlay}{glyphs}</div></div>"
+    )
+
+
+def _skipped(x: Scale) -> str:
+    """Return marks where stretches of time are skipped."""
+    shares = list(x.shares)
+    return "".join(
+        f'<b class="skip" style="--a:{begin:.5f};--b:{end:.5f}" title="idle"></b>'
+        for begin, end in zip(shares[1:-1:2], shares[2::2], strict=True)
     )
 
 
@@ -109,8 +118,12 @@ def _integers(values: Any, scale: Scale, size: int) -> Ints:
 def _boxes(mark: Boxes, x: Scale, y: Scale) -> str:
     left, right = _integers(mark.left, x, WIDTH), _integers(mark.right, x, WIDTH)
     low, high = _integers(mark.low, y, HEIGHT), _integers(mark.high, y, HEIGHT)
-    each = zip(left.tolist(), right.tolist(), low.tolist(), high.tolist(), strict=True)
-    return "".join(f"M{a} {HEIGHT - d}h{b - a}v{d - c}h{a - b}z" for a, b, c, d in each if d > c)
+    at, found = (0, 0), []
+    for a, b, c, d in zip(left.tolist(), right.tolist(), low.tolist(), high.tolist(), strict=True):
+        if d > c:  # each begins relative to the one before, where it ended as well
+            found.append(f"m{a - at[0]} {HEIGHT - d - at[1]}h{b - a}v{d - c}h{a - b}z")
+            at = a, HEIGHT - d
+    return "".join(found)
 
 
 def _line(mark: Line, x: Scale, y: Scale) -> str:
@@ -147,7 +160,5 @@ def _path(across: Ints, up: Ints, steps: str) -> str:
 def _glyphs(mark: Dots, x: Scale, y: Scale) -> str:
     glyph = GLYPHS[mark.glyph]
     places = zip(x.at(mark.xs).tolist(), y.at(mark.ys).tolist(), strict=True)
-    return "".join(
-        f'<i aria-hidden="true" style="--at:{across:.5f};bottom:{up:.2%};color:var(--{mark.colour})">{glyph}</i>'
-        for across, up in places
-    )
+    marks = "".join(f'<i style="--at:{across:.4f};bottom:{up:.1%}">{glyph}</i>' for across, up in places)
+    return f'<span aria-hidden="true" style="color:var(--{mark.colour})">{marks}</span>'

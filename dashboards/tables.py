@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.fields.columns import TYPES
 from amqpscope.dissector.places import Place, arrow, files, place
+from amqpscope.dissector.tables import formats
 from amqpscope.dissector.tables.output import NOTE, digest
 from amqpscope.errors import Error, MissingError, reason
 
@@ -224,6 +225,7 @@ def locate(paths: Sequence[Place]) -> Tables:
     Raises:
         NotTablesError: A path is no folder of tables, or two are of the same kind.
         MissingError: A folder is not there.
+        FormatError: Another release wrote a folder, or two releases wrote two.
         OSError: A folder cannot be read.
     """
     dissected: Place | None = None
@@ -246,6 +248,11 @@ def locate(paths: Sequence[Place]) -> Tables:
     elif dissected and not analyzed:
         near = (p for folder in (dissected, dissected.absolute().parent) for p in _folders(folder))
         analyzed = next((p for p in near if _holds(p, ANALYZED) and _same(_noted(p), dissected)), None)
+    notes = [(folder, _note(folder)) for folder in (dissected, analyzed) if folder]
+    for each in notes:
+        formats.check(*each)
+    if len(notes) > 1:
+        formats.check_same(*notes)
     return Tables(dissected, analyzed)
 
 

@@ -32,7 +32,8 @@ CAUSES = {
 EVIDENCE = {"proven": "confirmed by the traffic", "possible": "suspected"}
 """Values of `evidence` in words."""
 
-LONGEST = 15
+LONGEST = 10_000
+PAGE = 8
 TITLE = "Flow control over time"
 
 
@@ -252,6 +253,7 @@ def longest_grid(tables: Tables) -> Grid | None:
             for r in rows
         ],
         of_all(len(rows), tables.rows("flow_control", pc.field("duration_ns").is_valid() & _not_negative())),
+        page=PAGE,
     )
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from amqpscope import spec
 from amqpscope.dissector.places import Place, mapped, readable
+from amqpscope.dissector.tables import formats
 from amqpscope.dissector.tables.origin import MADE_FROM
 from amqpscope.dissector.tables.output import NOTE, NULLS, digest
 from amqpscope.errors import Error, MissingError, reason
@@ -50,13 +51,26 @@ def read_note(folder: Place) -> dict[str, Any]:
     """Return what `dissect` noted of its output: at least complete, from_ns and to_ns.
 
     A folder without a note was written by another program, and counts as complete.
+
+    Raises:
+        FormatError: a later release wrote the folder.
     """
-    default = {"complete": True, "from_ns": None, "to_ns": None}
+    return {"complete": True, "from_ns": None, "to_ns": None} | _note(folder)
+
+
+def _note(folder: Place) -> dict[str, Any]:
+    """Return the note as it is; empty where there is none.
+
+    Raises:
+        FormatError: a later release wrote the folder.
+    """
     try:
         found = json.loads((folder / NOTE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         found = {}
-    return default | (found if isinstance(found, dict) else {})
+    note = found if isinstance(found, dict) else {}
+    formats.check(folder, note)
+    return note
 
 
 def note_of_statistics(folder: Place) -> dict[str, Any]:
@@ -114,13 +128,36 @@ def reads(folder: Place, table: str, columns: Sequence[str]) -> Iterator[Read]:
 
     Raises:
         ReadError: a part cannot be read; so do the functions.
+        FormatError: another release wrote the folder.
     """
     declared = _declared(table)
+    suffices(folder, table, columns)
     for path in parts(folder, table):
         with _named(path):
             found = _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
             for read in found:
                 yield partial(_checked, path, read, declared)
+
+
+def suffices(folder: Place, table: str, columns: Sequence[str]) -> None:
+    """Check that a folder of an earlier format has columns of a table.
+
+    Raises:
+        FormatError: it lacks one, or a later release wrote it.
+        ReadError: it cannot be read.
+    """
+    note, there = _note(folder), parts(folder, table)
+    if formats.is_earlier(note):
+        found = _columns(there[0]) if there else []
+        formats.check_columns(folder, note, table, found, columns)
+
+
+def _columns(path: Place) -> list[str]:
+    """Return the columns of a part."""
+    if path.suffix != ".arrow":
+        return list(_metadata(path).schema.names)
+    with _opened(path) as file:
+        return [name for batch in batches_of(file) for name in batch.schema.names]
 
 
 def _checked(path: Place, read: Read, declared: pa.Schema) -> pa.Table:

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from amqpscope.dissector.tables.formats import FORMAT, KEY
 from amqpscope.dissector.tables.output import CODEC, NOTE, STATE, InUseError, Output, OutputError, claim, empty, replace
 from amqpscope.errors import reason
 
@@ -197,7 +198,8 @@ class Journal:
                 shutil.rmtree(path)
 
     def _write_note(self, *, complete: bool) -> None:
-        replace(self.folder / NOTE, json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1))
+        note = {"complete": complete, KEY: FORMAT, **self.note, "rows": self.rows}
+        replace(self.folder / NOTE, json.dumps(note, indent=1))
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector import places
 from amqpscope.dissector.places import Place, arrow, draft, place, writable
+from amqpscope.dissector.tables.formats import FORMAT, KEY
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.errors import Error, reason
 
@@ -250,7 +251,7 @@ class Output:
             raise
 
     def _write_note(self, *, complete: bool) -> None:
-        text = json.dumps({"complete": complete, **self.note, "rows": self.rows}, indent=1)
+        text = json.dumps({"complete": complete, KEY: FORMAT, **self.note, "rows": self.rows}, indent=1)
         try:
             replace(self.folder / NOTE, text)
         except OSError as error:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.dissector.kernels import state as states
+
 T = TypeVar("T")
 
 SPILL = 32 << 20
@@ -22,6 +24,10 @@ STEP = 16 << 20
 MAGIC = b"amqpscope state 1\n"
 _LET_GO = getattr(mmap, "MADV_DONTNEED", None)
 """Where the system has it: pages of a shared mapping leave this process, not the file's cache."""
+
+
+class StateError(states.StateError, ValueError):
+    """The state of something else, or of another release; one line."""
 
 
 def declare(columns: type[T]) -> T:
@@ -120,15 +126,16 @@ def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
     """Return the parts of a state.
 
     Raises:
-        ValueError: it is the state of something else, or of another version.
+        StateError: it is the state of something else, or of another version.
     """
     if not state.startswith(MAGIC):
-        raise ValueError(f"not a state of {name}")
+        raise StateError(f"not a state of {name}")
     at = len(MAGIC) + 8
     size = int.from_bytes(state[len(MAGIC) : at], "little")
     head = json.loads(state[at : at + size])
     if (head["name"], head["version"]) != (name, version):
-        raise ValueError(f"state of {head['name']} version {head['version']}, not of {name} version {version}")
+        text = f"state of {head['name']} version {head['version']}, not of {name} version {version}"
+        raise StateError(f"{text}; another release wrote it: begin anew")
     at += size
     parts: dict[str, Any] = {}
     for key, kind in head["parts"].items():

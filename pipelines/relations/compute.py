@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.places import Place
 from amqpscope.pipelines.findings import evaluate
-from amqpscope.pipelines.folder import parts, read_parts
+from amqpscope.pipelines.folder import parts, read_parts, suffices
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database, routes
@@ -80,6 +80,7 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
     with database.connect(viewed) as connection:
         for name in names:
+            suffices(folder, name, schema(name).names)
             local = [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else []
             if local:
                 database.view(connection, name, local, schema(name))

@@ -56,7 +56,7 @@ def test_boxes_without_height_are_not_drawn() -> None:
     scale = Scale((0.0, 10.0))
     box = Boxes(np.array([0, 5]), np.array([5, 10]), np.array([0, 0]), np.array([0, 10]), "blue")
     text = svg.markup(Chart(scale, [Panel(scale, [box])]), "boxes")
-    assert re.findall(r'fill="var\(--blue\)" d="([^"]+)"', text) == ["M50000 0h50000v1000h-50000z"]
+    assert re.findall(r'fill="var\(--blue\)" d="([^"]+)"', text) == ["m50000 0h50000v1000h-50000z"]
 
 
 def test_names_are_escaped() -> None:

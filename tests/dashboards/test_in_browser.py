@@ -41,6 +41,8 @@ class Opened:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         self.page.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            self.page.wait_for_selector("html[data-ready]", state="attached")
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ def test_nothing_lies_off_the_screen(browser: Any, page_file: Path, width: int) 
 
 def test_marks_lie_where_they_belong(opened: Any) -> None:
     """Those of a staircase are spread over its time, as their places say, also where no lane is zoomed."""
-    left = "marks => marks.map((m) => m.offsetLeft / m.parentElement.clientWidth)"
+    left = "marks => marks.map((m) => m.offsetLeft / m.closest('.plot').clientWidth)"
     shown = opened.eval_on_selector_all("#staircase .plot i", left)
     expected = opened.eval_on_selector_all(
         "#staircase .plot i", "marks => marks.map((m) => +m.style.getPropertyValue('--at'))"

@@ -120,8 +120,10 @@ def test_references_within_the_page_resolve(shop_page: str) -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere(shop_page: str) -> None:
+    readable = re.sub(r'(<script type="text/plain"[^>]*>)[A-Za-z0-9+/=]*', r"\1", shop_page)  # without packed data
     assert not re.search(
-        r"https?:|(?<!amqp:)//[a-z]|@import|<link|<iframe|<object|url\((?!#)", shop_page.replace("// A button", "")
+        r"https?:|(?<!amqp:)//[a-z]|@import|<link|<iframe|<object|url\((?!#)",
+        re.sub(r"^\s*// .*", "", readable, flags=re.M),
     )
     for tag, attributes in read(shop_page).tags:
         assert tag not in {"link", "iframe", "object", "embed", "img", "image", "base"}
@@ -141,7 +143,7 @@ def test_hostile_names_stay_text(hostile: Tables) -> None:
     text = page.render(hostile)
     reader = read(text)
     scripts = [a.get("type") for tag, a in reader.tags if tag == "script"]
-    assert scripts.count(None) == 1 and set(scripts) <= {None, "application/json"}
+    assert scripts.count(None) == 1 and set(scripts) <= {None, "text/plain"}
     assert not [t for t, a in reader.tags if t == "img" or any(k.startswith("on") for k in a)]
     assert all(a.get("class") for t, a in reader.tags if t == "b")  # marks of ours; theirs would have none
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x00\x1b]", text)
