@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import operator
 import os
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
@@ -25,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession, datasource
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from amqpscope import spec
@@ -38,11 +37,11 @@ from amqpscope.dissector.parallel.archive import rows_of_captures
 from amqpscope.dissector.parallel.cached import Dissection
 from amqpscope.dissector.parallel.flows import Halves, halves
 from amqpscope.errors import Error, near
-from amqpscope.pipelines.folder import ReadError
+from amqpscope.pipelines.folder import ReadError, check_paths
 from amqpscope.pipelines.model.walk import schema as of_arrow
-from amqpscope.pipelines.spark.reader import check_paths
 from amqpscope.pipelines.spark.schemas import schema as of_spark
 from amqpscope.pipelines.spark.source_stream import StreamReader
+from amqpscope.pipelines.spark.versions import version
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -113,8 +112,8 @@ class Captures(DataSource):
         """
         if "table" not in self.options:
             return Listing()
-        kind = FilteringReader if _is_on(self.options, "pushFilters") else Reader
         with _one_sentence():
+            kind = _filtering() if _is_on(self.options, "pushFilters") else Reader
             return kind(self._table(), self._columns(schema), *_dissection(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
@@ -201,60 +200,21 @@ class Reader(DataSourceReader):
         return (batch for batch in scanner.to_batches() if batch.num_rows)
 
 
-class FilteringReader(Reader):
-    """A reader that applies filters of the query. Spark refuses it unless that is enabled for sources in Python."""
+def _filtering() -> type[Reader]:
+    """Return what reads with filters, which came with Spark 4.1."""
+    if version() < (4, 1):
+        raise ReadError("pushFilters needs Spark 4.1 or newer")
+    from amqpscope.pipelines.spark.source_filters import Filtering  # noqa: PLC0415
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - the name is Spark's
-        """Keep the filters that part files can be read by; yield the others."""
-        types = {field.name: field.type for field in of_arrow(self.table)}
-        for each in filters:
-            found = condition(each, types)
-            if found is None:
-                yield each
-            else:
-                self.filter = found if self.filter is None else self.filter & found
+    class FilteringReader(Filtering, Reader):
+        """A reader that applies filters of the query."""
+
+    return FilteringReader
 
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session."""
     spark.dataSource.register(Captures)
-
-
-_COMPARED: dict[type[Filter], Callable[[Any, Any], Any]] = {
-    datasource.EqualTo: operator.eq,
-    datasource.GreaterThan: operator.gt,
-    datasource.GreaterThanOrEqual: operator.ge,
-    datasource.LessThan: operator.lt,
-    datasource.LessThanOrEqual: operator.le,
-}
-
-
-def condition(wanted: Filter, types: MutableMapping[str, pa.DataType]) -> pc.Expression | None:
-    """Return a filter of Spark for pyarrow; None for one that Spark itself must apply.
-
-    Args:
-        wanted: the filter.
-        types: of the columns.
-    """
-    if isinstance(wanted, datasource.Not):
-        # A null passes neither a comparison nor its opposite, in Spark as in pyarrow; `isin` is false for it.
-        inner = None if isinstance(wanted.child, datasource.In) else condition(wanted.child, types)
-        return None if inner is None else ~inner
-    column: tuple[str, ...] = getattr(wanted, "attribute", ())
-    value: Any = getattr(wanted, "value", None)
-    if len(column) != 1 or column[0] not in types:
-        return None
-    field, kind = pc.field(column[0]), types[column[0]]
-    try:
-        if type(wanted) in _COMPARED:
-            return _COMPARED[type(wanted)](field, pa.scalar(value, kind))
-        if isinstance(wanted, datasource.In) and None not in value:
-            return field.isin(pa.array(value, kind))
-    except (pa.ArrowException, TypeError, OverflowError):
-        return None
-    if isinstance(wanted, datasource.IsNull | datasource.IsNotNull):
-        return field.is_null() if isinstance(wanted, datasource.IsNull) else field.is_valid()
-    return None
 
 
 class _Parser(argparse.ArgumentParser):
