@@ -178,7 +178,7 @@ class Output:
     def _check(self) -> None:
         error = self._error
         if isinstance(error, OSError | pa.ArrowException):
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
         if error is not None:
             raise error
 
@@ -191,7 +191,7 @@ class Output:
         try:
             self._tables[part.table].adopt(part.file, part.rows)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
         self.rows[part.table] += part.rows
 
     def parts(self) -> list[Part]:
@@ -223,7 +223,13 @@ class Output:
                     table.complete()
             self._write_note(complete=True)
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: BaseException) -> OutputError:
+        """Return what people are told: of the folder that they named, and what of it stays."""
+        folder, hidden, _ = str(self.folder).partition(HIDDEN)
+        kept = "nothing of this run is kept" if hidden else "complete parts are kept"
+        return OutputError(f"{folder.rstrip('/') if hidden else folder}: cannot write: {reason(error)}; {kept}")
 
     def abort(self) -> None:
         """Stop: remove incomplete parts, keep complete ones."""
