@@ -119,6 +119,11 @@ def session(
             raise SessionError(_reason(error, log)) from error
 
 
+def parallelism(parts: int | None) -> dict[str, str]:
+    """Return the settings that divide work into as many parts; None: by the cores that Spark knows."""
+    return {} if parts is None else {"spark.default.parallelism": str(parts)}
+
+
 _started: list[subprocess.Popen[bytes]] = []
 """JVMs that were started here, and are not yet ended."""
 _ended = False

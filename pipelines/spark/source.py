@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
@@ -214,7 +215,11 @@ def _filtering() -> type[Reader]:
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session."""
-    spark.dataSource.register(Captures)
+    try:
+        spark.dataSource.register(Captures)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 has found the package, and keeps that one
+            raise
 
 
 class _Parser(argparse.ArgumentParser):

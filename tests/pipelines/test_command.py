@@ -160,3 +160,9 @@ def test_heartbeats_of_a_dissection_that_was_killed(tmp_path):
     folder = written(tmp_path / "tables", [c], complete=False)
     rows = rows_of(folder, tmp_path, "heartbeats")
     assert [row["connection_id"] for row in rows if row["connection_id"] != c.id] == [0, 0]
+
+
+def test_parts_are_for_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("dissect", "analyze"):
+        assert main([command, str(tmp_path), "-o", str(tmp_path / "out"), "--parts", "3"]) == 2
+        assert capsys.readouterr().err == "amqpscope: --parts goes with --master\n"
