@@ -104,7 +104,8 @@ def test_reports_that_dissection_was_killed(tmp_path, capsys):
 
 def test_a_column_of_another_type_is_named(tmp_path):
     folder = written(tmp_path / "tables", [Connection()])
-    pq.write_table(pa.table({"connection_id": ["x"]}), folder / "anomalies" / "part-0.parquet")
+    columns = {each.name: pa.nulls(1, each.type) for each in schema("anomalies")}
+    pq.write_table(pa.table(columns | {"connection_id": pa.array(["x"])}), folder / "anomalies" / "part-0.parquet")
     with pytest.raises(ReadError, match="column connection_id has type string, not int64"):
         local.analyze_folder(folder, tmp_path / "statistics", {})
 
