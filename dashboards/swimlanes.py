@@ -74,11 +74,13 @@ def query(tables: Tables, low_ns: int, x: Scale) -> Swimlanes | None:
     waits = _waits(tables, {row["connection_id"] for row in shown})
     opened = _channels(tables)
     spent = time_spent.by_connection(relations.rows(tables, "time_spent"))
+    for row in shown:
+        row["life"] = spent.get(row["connection_id"])
     groups: dict[str, list[Swimlane]] = {}
     for row in shown:
         spans = _spans(row, waits.get(row["connection_id"], []), opened.get(row["connection_id"], []), low_ns, x)
         address = f"{row['client_ip']}:{row['client_port']}"
-        lane = Swimlane(address, _text(row, spent), _is_bad(row), spans)
+        lane = Swimlane(address, _text(row), _is_bad(row), spans)
         groups.setdefault(row["client"] or address, []).append(lane)
     left = len(rows) - len(shown)
     note = (
@@ -93,10 +95,9 @@ def _is_bad(row: dict[str, Any]) -> bool:
     return row["severity"] in ("error", "warning")
 
 
-def _text(row: dict[str, Any], spent: dict[int, str]) -> str:
+def _text(row: dict[str, Any]) -> str:
     reached = row["ending"] or row["handshake_outcome"] or row["handshake_stage"] or "unknown"
-    said = f"{reached}, {units.counted(row['messages'] or 0, 'message')}, {units.size(row['bytes'])}"
-    return f"{said}; {spent[row['connection_id']]}" if row["connection_id"] in spent else said
+    return f"{reached}, {units.counted(row['messages'] or 0, 'message')}, {units.size(row['bytes'])}"
 
 
 def _waits(tables: Tables, ids: set[int]) -> dict[int, list[dict[str, Any]]]:
@@ -126,7 +127,7 @@ def _spans(
         a, b = float(x.at(begin - low)), float(x.at(end - low))
         return Span(a, min(max(b, a + LEAST), 1.0), kind, text)
 
-    spans = [span(first, last, "life", f"{units.duration(last - first)} long")]
+    spans = [span(first, last, "life", row["life"] or f"{units.duration(last - first)} long")]
     if row["handshake_ns"]:
         spans.append(
             span(first, first + row["handshake_ns"], "handshake", f"handshake {units.duration(row['handshake_ns'])}")

@@ -33,8 +33,8 @@ def sentence(row: Row) -> str:
         return "no time passed"
     shares = sorted(((row[name] / wall, name) for name in OWNERS), reverse=True)
     said = [f"{share:.0%} {OWNERS[name]}{_blocked(row, name)}" for share, name in shares if share >= LEAST]
-    notes = [NEAR[row["captured_near"]]] if row["captured_near"] else []
-    if row["retransmitted_bytes"]:
+    notes = [NEAR[row["captured_near"]]] if row["captured_near"] in NEAR else []
+    if row["retransmitted_bytes"] and row["captured_near"] != "same host":
         notes.insert(0, f"{size(row['retransmitted_bytes'])} sent again, so some of it may be the network's")
     return "; ".join([f"{duration(wall)}: {', '.join(said)}", *notes])
 

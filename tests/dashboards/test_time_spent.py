@@ -33,6 +33,7 @@ def test_what_is_not_sure_is_said() -> None:
     assert "3.7 kB sent again, so some of it may be the network's" in sentence(lossy[0])
     assert sentence(spent(unknown_ns=SECOND)).startswith("1 s: 100% cannot be told")
     assert sentence(spent()) == "no time passed"
+    assert sentence(spent(idle_ns=SECOND, captured_near="<somewhere>")) == "1 s: 100% nobody waits"
 
 
 def test_connections_of_findings_come_first_then_those_that_waited_longest() -> None:
