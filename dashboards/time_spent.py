@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amqpscope.pipelines.findings import duration
+from amqpscope.pipelines.findings import duration, size
 
 Row = Mapping[str, Any]
 OWNERS = {
@@ -33,8 +33,10 @@ def sentence(row: Row) -> str:
         return "no time passed"
     shares = sorted(((row[name] / wall, name) for name in OWNERS), reverse=True)
     said = [f"{share:.0%} {OWNERS[name]}{_blocked(row, name)}" for share, name in shares if share >= LEAST]
-    near = NEAR.get(row["captured_near"] or "")
-    return f"{duration(wall)}: {', '.join(said)}" + (f"; {near}" if near else "")
+    notes = [NEAR[row["captured_near"]]] if row["captured_near"] else []
+    if row["retransmitted_bytes"]:
+        notes.insert(0, f"{size(row['retransmitted_bytes'])} sent again, so some of it may be the network's")
+    return "; ".join([f"{duration(wall)}: {', '.join(said)}", *notes])
 
 
 def _blocked(row: Row, name: str) -> str:

@@ -64,6 +64,7 @@ class Analyze:
         from amqpscope.dissector.cli import following  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
 
+        common.check_master(arguments)
         if following.is_wanted(arguments):
             return self._follow(arguments)
         named = arguments.captures
@@ -138,8 +139,8 @@ class Analyze:
                 made = local.analyze_folder(folder, arguments.output, note, arguments.transit_window, advance)
             else:
                 cluster = on_spark("engine")
-                wait = arguments.master_timeout
-                to = cluster.Submission(arguments.master, arguments.output, note, advance, answer_s=wait)
+                how = {"answer_s": arguments.master_timeout, "parts": arguments.parts}
+                to = cluster.Submission(arguments.master, arguments.output, note, advance, **how)
                 made = cluster.analyze_folder(folder, to, arguments.transit_window)
         print_written(made, arguments.output)
         return 0
@@ -173,8 +174,8 @@ def _captures(arguments: argparse.Namespace, advance: progress.Advance) -> tuple
     made_from = origin.of_captures(sources)
     origin.check(place(arguments.output), made_from, arguments.replace)
     note = {"captures": arguments.captures, origin.MADE_FROM: origin.marks(made_from)}
-    output, wait = place(arguments.output), arguments.master_timeout
-    to = Submission(arguments.master, output, note, advance, answer_s=wait)
+    output, wait, count = place(arguments.output), arguments.master_timeout, arguments.parts
+    to = Submission(arguments.master, output, note, advance, answer_s=wait, parts=count)
     return sources, partial(common.options, arguments), to
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope import spec
-from amqpscope.dissector.places import Place, mapped, readable
+from amqpscope.dissector.places import Place, mapped, matching, place, readable
 from amqpscope.dissector.tables import formats
 from amqpscope.dissector.tables.origin import MADE_FROM
 from amqpscope.dissector.tables.output import NOTE, NULLS, digest
@@ -28,6 +28,17 @@ class ReadError(Error):
 
 class MissingTablesError(ReadError, MissingError):
     """A file or folder to read is not there."""
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Check that there are captures under these paths, as far as names tell.
+
+    Raises:
+        MissingTablesError: nothing is there; the message is one line.
+    """
+    for path in paths:
+        if not place(path).exists() and not matching(path):
+            raise MissingTablesError(f"{path}: no such file or folder")
 
 
 def dissected(folder: Place) -> Place:

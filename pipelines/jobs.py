@@ -34,6 +34,7 @@ __all__ = [
     "channel_errors",
     "commands",
     "confirms",
+    "deaths",
     "endpoints",
     "failures",
     "flow_control",
@@ -269,14 +270,13 @@ def endpoints(connections: Table) -> Table:
     return _job("endpoints", connections=connections)
 
 
-def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
-    """Return the table `gaps`: one row per place where bytes of a connection are missing, or could not be decoded.
+def deaths(messages: Table) -> Table:
+    """Return the table `deaths`, of `messages`: one row per delivery of a message that was dead-lettered before."""
+    return _job("deaths", messages=messages)
 
-    Args:
-        connections: `connections`.
-        anomalies: `anomalies`.
-        frames: `amqp091_frames`, which say how long a gap lasts at most.
-    """
+
+def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
+    """Return the table `gaps`: one row per place where bytes are missing, with frames (`amqp091_frames`) since when."""
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
 
 

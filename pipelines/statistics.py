@@ -19,6 +19,7 @@ from amqpscope.pipelines.across import keys, lost
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.lost import Lost, LostPublishes
 from amqpscope.pipelines.across.transits import HOUR_NS, Transits
+from amqpscope.pipelines.activity.deaths import Deaths
 from amqpscope.pipelines.activity.endpoints import Endpoints
 from amqpscope.pipelines.activity.operations import Operations
 from amqpscope.pipelines.activity.published import Published
@@ -156,6 +157,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Operations),
     OverConnections(Published),
     OverConnections(Gaps),
+    OverConnections(Deaths),
 )
 
 
@@ -189,7 +191,7 @@ METRICS = {"confirms": "confirm", "settlements": "settlement", "rpcs": "rpc", "t
 TABLES = (
     "captures",
     "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
-    "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "gaps",
+    "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "gaps", "deaths",
     "latency_buckets", "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""

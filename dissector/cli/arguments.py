@@ -87,6 +87,20 @@ def add_master(parser: argparse.ArgumentParser, where: str) -> None:
         "--master-timeout", metavar="SECONDS", type=count, default=60,
         help="how long a master that takes the connection may take to answer (default: 60)",
     )  # fmt: skip
+    parser.add_argument(
+        "--parts", metavar="N", type=count,
+        help="parts of the work on Spark (default: the cores of the executors that are there when it begins)",
+    )  # fmt: skip
+
+
+def check_master(arguments: argparse.Namespace) -> None:
+    """Check that what is for Spark comes with a master.
+
+    Raises:
+        ArgumentError: it does not.
+    """
+    if arguments.parts is not None and arguments.master is None:
+        raise ArgumentError("--parts goes with --master")
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:

@@ -55,14 +55,15 @@ class Dissect:
         Raises:
             ArgumentError: options contradict each other.
         """
+        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import following  # noqa: PLC0415
 
+        common.check_master(arguments)
         is_followed = following.is_wanted(arguments)
         if arguments.master is not None:
             return self._on_cluster(arguments)
         if is_followed:
             return self._follow(arguments)
-        from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
         from amqpscope.dissector.cli import progress  # noqa: PLC0415
         from amqpscope.dissector.cli.precompile import compile_kernels  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector import places
 from amqpscope.dissector.places import Place, arrow, draft, place, writable
+from amqpscope.dissector.tables.descriptions import described
 from amqpscope.dissector.tables.formats import FORMAT, KEY
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.errors import Error, reason
@@ -177,7 +178,7 @@ class Output:
     def _check(self) -> None:
         error = self._error
         if isinstance(error, OSError | pa.ArrowException):
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
         if error is not None:
             raise error
 
@@ -190,7 +191,7 @@ class Output:
         try:
             self._tables[part.table].adopt(part.file, part.rows)
         except OSError as error:
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
         self.rows[part.table] += part.rows
 
     def parts(self) -> list[Part]:
@@ -222,7 +223,13 @@ class Output:
                     table.complete()
             self._write_note(complete=True)
         except (OSError, pa.ArrowException) as error:
-            raise OutputError(f"{self.folder}: cannot write: {reason(error)}; complete parts are kept") from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: BaseException) -> OutputError:
+        """Return what people are told: of the folder that they named, and what of it stays."""
+        folder, hidden, _ = str(self.folder).partition(HIDDEN)
+        kept = "nothing of this run is kept" if hidden else "complete parts are kept"
+        return OutputError(f"{folder.rstrip('/') if hidden else folder}: cannot write: {reason(error)}; {kept}")
 
     def abort(self) -> None:
         """Stop: remove incomplete parts, keep complete ones."""
@@ -291,6 +298,7 @@ class _Table:
         """Write one row group after the one before it, and complete the part when it is large enough."""
         if self._writer is None:
             self._nulls = set(self.schema.names)
+            schema = described(self.folder.name, self.schema)
             self._temporary = draft(self.folder / f"part-{len(self.made):05d}.{self.form}")
             if self.form == "parquet":
                 encoded = [f.name for f in self.schema if pa.types.is_string(f.type) or f.name in REPEATED]
@@ -299,7 +307,7 @@ class _Table:
                 where, system = arrow(self._temporary)
                 self._writer = pq.ParquetWriter(
                     where,
-                    self.schema,
+                    schema,
                     filesystem=system,
                     compression=self.compression,
                     use_dictionary=encoded,
@@ -309,7 +317,7 @@ class _Table:
                 )
             else:
                 self._sink = writable(self._temporary)
-                self._writer = pa.ipc.new_file(self._sink, self.schema)
+                self._writer = pa.ipc.new_file(self._sink, schema)
         if group.num_rows:
             self._writer.write_table(group)
             self._nulls = {name for name in self._nulls if group[name].null_count == len(group)}

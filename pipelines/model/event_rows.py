@@ -69,6 +69,8 @@ ONE_DIRECTION = "one-direction"
 NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
 """Answers that mean nothing without their number."""
 GAP = "tcp-gap"
+X_DEATH = '"x-death"'
+"""What headers (JSON text) of dead-lettered messages contain."""
 _BYTES = r"^(?P<n>[0-9,]{1,20}) bytes? not captured"
 HEAD_010 = 12
 """Bytes of the head of a frame of AMQP 0-10."""
@@ -118,7 +120,7 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     if "content" in columns and "content" not in rows.column_names:
         rows = rows.append_column("content", pa.array(content(rows, compiled)))
     if "headers" in columns:
-        rows = rows.set_column(rows.column_names.index("headers"), "headers", _number_headers(rows))
+        rows = rows.set_column(rows.column_names.index("headers"), "headers", _wanted_headers(rows))
     return rows.append_column("order", order).append_column(
         "number", pc.if_else(delivered, rows["delivery_tag"], rows["publish_seq"])
     )
@@ -131,14 +133,19 @@ def _missing(anomalies: pa.Table) -> Any:
     return pc.replace_substring(pc.struct_field(said, "n"), ",", "").cast(pa.int64())
 
 
-def _number_headers(messages: pa.Table) -> pa.ChunkedArray:
-    """Return headers of publishes without a certain number: they may give it. Other headers are not needed."""
-    unsure = pc.fill_null(messages["publish_seq_unsure"], False)
-    there = unsure.to_numpy()
+def _wanted_headers(messages: pa.Table) -> pa.ChunkedArray:
+    """Return headers of publishes without a certain number, which they may give, and those that name deaths.
+
+    Other headers are not needed.
+    """
+    wanted = pc.fill_null(pc.match_substring(messages["headers"].cast(pa.string()), X_DEATH), False)
+    if "publish_seq_unsure" in messages.column_names:
+        wanted = pc.or_(wanted, pc.fill_null(messages["publish_seq_unsure"], False))
+    there = wanted.to_numpy()
     if not there.any():
         return pa.chunked_array([pa.nulls(len(messages), pa.string())])
     place = pa.array(np.cumsum(there) - 1, mask=~there)
-    return messages["headers"].filter(unsure).cast(pa.string()).take(place)
+    return messages["headers"].filter(wanted).cast(pa.string()).take(place)
 
 
 def _with_segments(frames: pa.Table) -> pa.Table:

@@ -109,6 +109,7 @@ select n.connection_id, n.client, n.server, n.client_ip, n.client_port, n.server
     coalesce(s.unknown_ns, 0) as unknown_ns, coalesce(s.network_ns, 0) as network_ns,
     coalesce(s.broker_ns, 0) as broker_ns, coalesce(s.client_ns, 0) as client_ns, coalesce(s.idle_ns, 0) as idle_ns,
     coalesce(b.blocked_ns, 0) as blocked_ns,
+    coalesce(n.retransmitted_bytes, 0) as retransmitted_bytes,
     n.rtt_ns, n.client_rtt_ns,
     case when n.client_ip = n.server_ip then 'same host'
         when n.client_rtt_ns is null or n.rtt_ns is null or n.rtt_ns < 200000 then cast(null as string)

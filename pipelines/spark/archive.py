@@ -44,6 +44,7 @@ from amqpscope.pipelines.spark import engine as on_spark
 from amqpscope.pipelines.spark import relations
 from amqpscope.pipelines.spark.progress import Done, Tally, Watch, watched
 from amqpscope.pipelines.spark.tasks import WRITTEN, SparkError, Submission, Task, collected, run
+from amqpscope.pipelines.spark.versions import by_part
 from amqpscope.pipelines.statistics import HOUR_NS, TABLES, rows_for
 
 BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
@@ -311,7 +312,7 @@ def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     groups = grouped(spark, ready.plan.chains)
     count = parts(spark, [each.source for each in ready.plan.surveys])
     cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS)
-    return cuts.repartitionById(count, "part").sortWithinPartitions(*blocks.ORDER)
+    return by_part(cuts, count).sortWithinPartitions(*blocks.ORDER)
 
 
 def cut_groups(

@@ -71,7 +71,8 @@ def _follow(
 ) -> int:
     keylog = options.keylog and str(place(options.keylog).absolute())  # tasks run elsewhere
     options = replace(options, keylog=keylog)
-    with session.running(arguments.master, small=True, answer_s=arguments.master_timeout) as begin:
+    own = session.parallelism(arguments.parts)
+    with session.running(arguments.master, small=True, answer_s=arguments.master_timeout, **own) as begin:
         made = partial(make, interruptible(begin))
         return followed.run(arguments, options, schemas, made, form, compression, f"{extra} on Spark", Cutter)
 

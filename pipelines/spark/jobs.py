@@ -30,6 +30,7 @@ from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.event_store import layouts
 from amqpscope.pipelines.run.preparing import TIMED, snapped, timed
 from amqpscope.pipelines.spark import union
+from amqpscope.pipelines.spark.versions import to_arrow
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,
@@ -73,7 +74,7 @@ def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame
         return _merged(reduce(DataFrame.union, added), partial(_latencies, name), name)
     cut: tuple[str, ...] = ()
     if "captures" in tables:
-        cut = tuple(snapped(tables["captures"].select("capture", "snap_length").toArrow()).to_pylist())
+        cut = tuple(snapped(to_arrow(tables["captures"].select("capture", "snap_length"))).to_pylist())
     over_keys = [over for over in OVER_KEYS if name in over.tables]
     parts = [_over_keys(over, name, tables, window_ns, cut) for over in over_keys]
     if parts and not any(over.of in SHARED for over in over_keys):
@@ -158,7 +159,7 @@ def _over_keys(
         rows = _over_connections(Task(over.of, cut), tables, over.schema)
     given = over.given[1].empty_table() if over.given else None
     if over.given and tables.keys() & {"anomalies", "connections"}:
-        given = _over_connections(Task(over.given[0], cut), tables, over.given[1]).toArrow()
+        given = to_arrow(_over_connections(Task(over.given[0], cut), tables, over.given[1]))
     ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
     return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns, given), _spark(schema(name)))
 

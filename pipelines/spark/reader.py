@@ -12,9 +12,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from amqpscope import spec
-from amqpscope.dissector.places import Place, mapped, matching, place, readable
-from amqpscope.pipelines.folder import MissingTablesError, ReadError, batches_of, dissected, parts, read_note
+from amqpscope.dissector.places import Place, mapped, place, readable
+from amqpscope.pipelines.folder import (
+    MissingTablesError,
+    ReadError,
+    batches_of,
+    check_paths,
+    dissected,
+    parts,
+    read_note,
+)
 from amqpscope.pipelines.spark.schemas import schema
+from amqpscope.pipelines.spark.versions import version
 
 __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_table"]
 
@@ -39,13 +48,13 @@ def read_table(
 
 def _captures(spark: SparkSession, paths: Sequence[str], table: str, options: Mapping[str, str]) -> DataFrame:
     """Dissect captures inside Spark."""
+    if version() < (4, 0):
+        raise ReadError(f"{paths[0]}: captures are read by Spark 4.0 and newer; have them dissected first")
     from amqpscope.pipelines.spark import source  # noqa: PLC0415 - readers of tables need no dissector
 
     if spec.tables()[table].written_by != "dissect":
         raise ReadError(f"{paths[0]}: no table {table} in it")
-    missing = [path for path in paths if not place(path).exists() and not matching(path)]
-    if missing:
-        raise MissingTablesError(f"{missing[0]}: no such file or folder")
+    check_paths(paths)
     source.register(spark)
     return spark.read.format(source.Captures.name()).options(table=table, **options).load(list(paths))
 

@@ -15,13 +15,14 @@ from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN
 from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, weight
-from amqpscope.pipelines.model.walk import schema as of_arrow
+from amqpscope.pipelines.model.walk import schema as declared
 from amqpscope.pipelines.relations import compute, database
 from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, read_by_rules, tables_of, texts
 from amqpscope.pipelines.spark.reader import read_table
 from amqpscope.pipelines.spark.schemas import schema
+from amqpscope.pipelines.spark.versions import of_arrow, to_arrow
 
 FEW = 1 << 22
 """Statistics with fewer rows are related in this process."""
@@ -40,7 +41,7 @@ def relations(
         wanted: names of relations; None: all.
     """
     known = {
-        name: given[name].select([_plausible(field) for field in of_arrow(name)])
+        name: given[name].select([_plausible(field) for field in declared(name)])
         if name in given
         else spark.createDataFrame([], schema(name))
         for name in SOURCES
@@ -50,9 +51,9 @@ def relations(
     kept: list[DataFrame] = []
     try:
         if (asked | read) & {*MADE}:
-            found = (_rows(spark, text, known).toArrow() for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
+            found = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
             for name, table in python_tables(*found).items():
-                known[name], small[name] = spark.createDataFrame(table), table
+                known[name], small[name] = of_arrow(spark, table), table
                 if name in asked:
                     yield name, known[name]
         for name in run:
@@ -61,7 +62,7 @@ def relations(
             if name in read:  # by texts and rules, each of which would compute it anew
                 kept.append(known[name].persist())
                 if (few := _few(known[name])) is not None:
-                    known[name], small[name] = spark.createDataFrame(few, schema(name)), few
+                    known[name], small[name] = of_arrow(spark, few, schema(name)), few
                     kept.pop().unpersist()
             if name in asked:
                 yield name, known[name]
@@ -70,7 +71,7 @@ def relations(
                 if (few := _few(known[name])) is not None:
                     small[name] = few
             for name, table in findings(spark, known, small).items():
-                yield name, spark.createDataFrame(table)
+                yield name, of_arrow(spark, table)
     finally:
         for each in kept:
             each.unpersist()
@@ -91,7 +92,7 @@ def findings(spark: SparkSession, known: Mapping[str, DataFrame], small: Mapping
         def select(text: str) -> list[dict[str, Any]]:
             if tables_of(text) <= small.keys():
                 return database.rows(connection, text)
-            rows: list[dict[str, Any]] = _rows(spark, text, known).toArrow().to_pylist()
+            rows: list[dict[str, Any]] = to_arrow(_rows(spark, text, known)).to_pylist()
             return rows
 
         return evaluate(select, empty=[name for name, rows in small.items() if not len(rows)])
@@ -99,7 +100,7 @@ def findings(spark: SparkSession, known: Mapping[str, DataFrame], small: Mapping
 
 def _few(rows: DataFrame) -> pa.Table | None:
     """Return rows if they are few, else None."""
-    found = rows.limit(SMALL + 1).toArrow()
+    found = to_arrow(rows.limit(SMALL + 1))
     return found if len(found) <= SMALL else None
 
 

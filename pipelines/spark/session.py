@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark import SparkContext, java_gateway
-from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from amqpscope.errors import Error, reason
+from amqpscope.pipelines.spark import versions
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
@@ -108,8 +108,8 @@ def session(
     chosen |= {name.replace("_", "."): value for name, value in settings.items()}
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True  # the page it writes is in the exception as well
+    # The page they write is in the exception as well.
+    versions.disable_loggers(("DataFrameQueryContextLogger", "SQLQueryContextLogger"))
     with _silenced() as log, _noted(), _answered(master, answer_s) as is_late:
         try:
             return builder.getOrCreate()
@@ -117,6 +117,11 @@ def session(
             if is_late() or UNANSWERED in log.read_text(errors="replace"):
                 raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
             raise SessionError(_reason(error, log)) from error
+
+
+def parallelism(parts: int | None) -> dict[str, str]:
+    """Return the settings that divide work into as many parts; None: by the cores that Spark knows."""
+    return {} if parts is None else {"spark.default.parallelism": str(parts)}
 
 
 _started: list[subprocess.Popen[bytes]] = []
@@ -233,6 +238,8 @@ def _check(master: str | None) -> None:
     Raises:
         SessionError: something is missing.
     """
+    if why := versions.unsupported():
+        raise SessionError(f"Spark cannot be started: {why}")
     home = os.environ.get("JAVA_HOME")
     if home and not os.access(Path(home, "bin", "java"), os.X_OK):
         raise SessionError(f"Spark cannot be started: JAVA_HOME is {home}, but there is no bin/java; {JAVA}")

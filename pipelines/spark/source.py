@@ -13,19 +13,20 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import operator
 import os
 import tempfile
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession, datasource
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from amqpscope import spec
@@ -36,11 +37,12 @@ from amqpscope.dissector.kernels import kernel
 from amqpscope.dissector.parallel.archive import rows_of_captures
 from amqpscope.dissector.parallel.cached import Dissection
 from amqpscope.dissector.parallel.flows import Halves, halves
-from amqpscope.errors import near
-from amqpscope.pipelines.folder import ReadError
+from amqpscope.errors import Error, near
+from amqpscope.pipelines.folder import ReadError, check_paths
 from amqpscope.pipelines.model.walk import schema as of_arrow
 from amqpscope.pipelines.spark.schemas import schema as of_spark
 from amqpscope.pipelines.spark.source_stream import StreamReader
+from amqpscope.pipelines.spark.versions import version
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -64,12 +66,30 @@ class Captures(DataSource):
             them; those that a folder or glob contains are always listed there.
         pushFilters: `true` to filter rows where they are read. This needs `spark.sql.python.filterPushdown.enabled` and
             a DataFrame for each query: Spark, up to 4.3, applies what one query of a DataFrame filters to its later
-            queries without filters.
+            queries without filters, so that SQL over views is wrong.
         parts: number of tasks; the default depends on the size of the captures.
         cache: folder for the files of the dissection, which the user removes; on a cluster it is best seen by all
             nodes, which else repeat work. Default: a temporary folder of each executor. A stream needs it.
         untilIdle: of a stream: seconds without a write after which all files are complete, and connections end.
     """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Check the options: Spark makes a source when it is loaded.
+
+        Raises:
+            ReadError: an option is wrong.
+            MissingTablesError: a path does not exist.
+        """
+        super().__init__(options)
+        with _one_sentence():
+            if "table" in options or _asked(options):
+                given, parsed = _parsed(options)
+                check_paths(given)
+                arguments.options(parsed)
+                _addresses(options)
+                _number(options, "parts", int)
+                _number(options, "untilIdle", float)
+            self.schema()
 
     @classmethod
     def name(cls) -> str:
@@ -93,8 +113,9 @@ class Captures(DataSource):
         """
         if "table" not in self.options:
             return Listing()
-        kind = FilteringReader if _is_on(self.options, "pushFilters") else Reader
-        return kind(self._table(), self._columns(schema), *_dissection(self.options))
+        with _one_sentence():
+            kind = _filtering() if _is_on(self.options, "pushFilters") else Reader
+            return kind(self._table(), self._columns(schema), *_dissection(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - the name is Spark's
         """Return what follows a directory, and reads the columns of a schema.
@@ -104,15 +125,14 @@ class Captures(DataSource):
         """
         given, parsed = _parsed(self.options)
         if len(given) != 1 or not Path(given[0]).is_dir():
-            raise ReadError(f"a stream needs one directory, not {' '.join(given)}")
+            raise ReadError(f"a stream needs one directory of this machine, not {' '.join(given)}")
         if "cache" not in self.options:
             raise ReadError('a stream needs option("cache", ...): the folder for its tables and state')
         if arguments.wanted_times(parsed).needs_day:
             raise ReadError("from and to of a stream need a date")
         if "address" in self.options:
             raise ReadError("address is for batches: a stream has all connections")
-        idle = self.options.get("untilIdle")
-        until_idle = None if idle is None else float(idle)
+        until_idle = _number(self.options, "untilIdle", float)
         columns, options = self._columns(schema), arguments.options(parsed)
         return StreamReader(self._table(), columns, given[0], _absolute(self.options["cache"]), options, until_idle)
 
@@ -181,60 +201,25 @@ class Reader(DataSourceReader):
         return (batch for batch in scanner.to_batches() if batch.num_rows)
 
 
-class FilteringReader(Reader):
-    """A reader that applies filters of the query. Spark refuses it unless that is enabled for sources in Python."""
+def _filtering() -> type[Reader]:
+    """Return what reads with filters, which came with Spark 4.1."""
+    if version() < (4, 1):
+        raise ReadError("pushFilters needs Spark 4.1 or newer")
+    from amqpscope.pipelines.spark.source_filters import Filtering  # noqa: PLC0415
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - the name is Spark's
-        """Keep the filters that part files can be read by; yield the others."""
-        types = {field.name: field.type for field in of_arrow(self.table)}
-        for each in filters:
-            found = condition(each, types)
-            if found is None:
-                yield each
-            else:
-                self.filter = found if self.filter is None else self.filter & found
+    class FilteringReader(Filtering, Reader):
+        """A reader that applies filters of the query."""
+
+    return FilteringReader
 
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session."""
-    spark.dataSource.register(Captures)
-
-
-_COMPARED: dict[type[Filter], Callable[[Any, Any], Any]] = {
-    datasource.EqualTo: operator.eq,
-    datasource.GreaterThan: operator.gt,
-    datasource.GreaterThanOrEqual: operator.ge,
-    datasource.LessThan: operator.lt,
-    datasource.LessThanOrEqual: operator.le,
-}
-
-
-def condition(wanted: Filter, types: MutableMapping[str, pa.DataType]) -> pc.Expression | None:
-    """Return a filter of Spark for pyarrow; None for one that Spark itself must apply.
-
-    Args:
-        wanted: the filter.
-        types: of the columns.
-    """
-    if isinstance(wanted, datasource.Not):
-        # A null passes neither a comparison nor its opposite, in Spark as in pyarrow; `isin` is false for it.
-        inner = None if isinstance(wanted.child, datasource.In) else condition(wanted.child, types)
-        return None if inner is None else ~inner
-    column: tuple[str, ...] = getattr(wanted, "attribute", ())
-    value: Any = getattr(wanted, "value", None)
-    if len(column) != 1 or column[0] not in types:
-        return None
-    field, kind = pc.field(column[0]), types[column[0]]
     try:
-        if type(wanted) in _COMPARED:
-            return _COMPARED[type(wanted)](field, pa.scalar(value, kind))
-        if isinstance(wanted, datasource.In) and None not in value:
-            return field.isin(pa.array(value, kind))
-    except (pa.ArrowException, TypeError, OverflowError):
-        return None
-    if isinstance(wanted, datasource.IsNull | datasource.IsNotNull):
-        return field.is_null() if isinstance(wanted, datasource.IsNull) else field.is_valid()
-    return None
+        spark.dataSource.register(Captures)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # Spark 4.0 has found the package, and keeps that one
+            raise
 
 
 class _Parser(argparse.ArgumentParser):
@@ -286,7 +271,7 @@ def _dissection(options: MutableMapping[str, str]) -> tuple[Dissection, str | No
     if compiled:
         compile_kernels(sources)
     size = total_size(sources) or 0
-    parts = int(options.get("parts", 0)) or min(-(-size // PART) or 1, 1 << 12)
+    parts = _number(options, "parts", int) or min(-(-size // PART) or 1, 1 << 12)
     about = [(source.path, source.size, _changed(source.path)) for source in sources]
     about += [(path, None, _changed(path)) for path in (parsed.keylog, parsed.spec) if path]
     addresses, about_options = _addresses(options), sorted(_asked(options).items())
@@ -302,6 +287,29 @@ def _addresses(options: MutableMapping[str, str]) -> tuple[Halves, ...]:
         return tuple(sorted(map(halves, filter(None, given))))
     except ValueError as error:
         raise ReadError(f"address: {error}") from error
+
+
+N = TypeVar("N", int, float)
+
+
+def _number(options: MutableMapping[str, str], name: str, kind: Callable[[str], N]) -> N | None:
+    """Return a number that an option gives, 0 or more; None where it is not given."""
+    if name not in options:
+        return None
+    with suppress(ValueError):
+        if (found := kind(options[name])) >= 0:
+            return found
+    raise ReadError(f"{name}: {options[name]!r} is not a number of 0 or more")
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Have Spark report an error of ours without where it was raised; this process was started for one call."""
+    try:
+        yield
+    except Error:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def _is_on(options: MutableMapping[str, str], name: str) -> bool:

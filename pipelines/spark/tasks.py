@@ -55,6 +55,7 @@ class Submission:
         advance: called with the step, the amount done and the total.
         settings: further ones of the session (`session.session`).
         answer_s: seconds in which the master must answer.
+        parts: of the work; None: as many as there are cores when it begins.
     """
 
     master: str
@@ -63,6 +64,7 @@ class Submission:
     advance: Advance = quiet
     settings: Mapping[str, str] = field(default_factory=dict)
     answer_s: int = session.ANSWER_S
+    parts: int | None = None
 
     def run(self, work: Callable[[SparkSession], T], small: bool) -> T:
         """Start a session, if none runs, and do work that this process cannot do without it.
@@ -74,7 +76,7 @@ class Submission:
         Raises:
             SessionError: Spark does not start.
         """
-        own = {"spark.sql.adaptive.enabled": "false", **self.settings}
+        own = {"spark.sql.adaptive.enabled": "false", **session.parallelism(self.parts), **self.settings}
         with session.running(self.master, small=small, answer_s=self.answer_s, **own) as begin:
             self.advance("starting Spark", 0, 0)
             return interruptible(lambda: work(begin()))

@@ -1,6 +1,7 @@
 """One dissection by several processes: the rows are those of one."""
 
 import os
+import shutil
 import signal
 from functools import partial
 from itertools import pairwise
@@ -22,7 +23,7 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.parallel import flows
 from amqpscope.dissector.parallel.jobs import JobError, Jobs, Share, Target
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import NOTE, Output, OutputError
+from amqpscope.dissector.tables.output import HIDDEN, NOTE, Output, OutputError
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.moves import by_connection
@@ -146,6 +147,20 @@ def test_a_process_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:
     with begun(tmp_path / "out")[0] as jobs:
         pass
     assert not Path("/proc", str(jobs.pids[0])).exists()
+
+
+@pytest.mark.parametrize(
+    ("below", "kept"), [("", "complete parts are kept"), (f"{HIDDEN}/job-1", "nothing of this run is kept")]
+)
+def test_an_error_of_writing_names_the_folder_that_the_user_knows(tmp_path: Path, below: str, kept: str) -> None:
+    output = Output(str(tmp_path / "out" / below), schemas())
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").write_text("in the way")
+    with pytest.raises(OutputError) as told:
+        output.finish()
+    (tmp_path / "out").unlink()
+    output.abort()
+    assert str(told.value) == f"{tmp_path / 'out'}: cannot write: not a directory; {kept}"
 
 
 def test_pipes_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

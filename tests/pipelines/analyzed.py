@@ -13,6 +13,13 @@ from amqpscope.pipelines.relations import compute
 from amqpscope.pipelines.run import local
 from tests.dissector.runs import FOLDER
 
+HEALTHY = (
+    "any_sll", "orders_aio_pika", "pika_confirms", "prefetch", "many_confirms", "topology", "transactions",
+    "qpid_plain",
+    "qpid_messaging", "stream_rstream", "stream_js", "interleaved_channels", "begun_before",
+)  # fmt: skip
+"""Recordings in which nothing is wrong: no finding is more than a note."""
+
 
 def walked(path: Path) -> dict[str, pa.Table]:
     """Statistics as `amqpscope.analyze` has them, without the tables that follow from them."""

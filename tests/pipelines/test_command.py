@@ -104,7 +104,8 @@ def test_reports_that_dissection_was_killed(tmp_path, capsys):
 
 def test_a_column_of_another_type_is_named(tmp_path):
     folder = written(tmp_path / "tables", [Connection()])
-    pq.write_table(pa.table({"connection_id": ["x"]}), folder / "anomalies" / "part-0.parquet")
+    columns = {each.name: pa.nulls(1, each.type) for each in schema("anomalies")}
+    pq.write_table(pa.table(columns | {"connection_id": pa.array(["x"])}), folder / "anomalies" / "part-0.parquet")
     with pytest.raises(ReadError, match="column connection_id has type string, not int64"):
         local.analyze_folder(folder, tmp_path / "statistics", {})
 
@@ -160,3 +161,9 @@ def test_heartbeats_of_a_dissection_that_was_killed(tmp_path):
     folder = written(tmp_path / "tables", [c], complete=False)
     rows = rows_of(folder, tmp_path, "heartbeats")
     assert [row["connection_id"] for row in rows if row["connection_id"] != c.id] == [0, 0]
+
+
+def test_parts_are_for_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("dissect", "analyze"):
+        assert main([command, str(tmp_path), "-o", str(tmp_path / "out"), "--parts", "3"]) == 2
+        assert capsys.readouterr().err == "amqpscope: --parts goes with --master\n"

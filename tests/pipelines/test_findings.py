@@ -24,7 +24,7 @@ from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, raw
-from tests.pipelines.analyzed import findings, related, statistics, walked
+from tests.pipelines.analyzed import HEALTHY, findings, related, statistics, walked
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 DEMO = {
@@ -33,11 +33,6 @@ DEMO = {
     "con-rejected": (18, 903), "cnx-hb-off": (7, 7),
 }  # fmt: skip
 """What the script that recorded the demo does wrong, in the order of the first screen; counts as its log has them."""
-HEALTHY = (
-    "any_sll", "orders_aio_pika", "pika_confirms", "prefetch", "many_confirms", "topology", "transactions",
-    "qpid_plain",
-    "qpid_messaging", "stream_rstream", "stream_js", "interleaved_channels", "begun_before",
-)  # fmt: skip
 
 
 def found(stem: str) -> list[dict[str, Any]]:

@@ -233,6 +233,14 @@ def test_a_master_that_is_something_else(tables, tmp_path):
         )
 
 
+def test_parts_are_as_many_as_are_asked_for(tables, tmp_path):
+    """Here, without them, one."""
+    capture = str(Path(CAPTURES[0]).with_name("demo.pcap"))
+    command = [*COMMAND[:-1], "dissect", capture, "-o", str(tmp_path / "out"), "--master", "local[1]"]
+    subprocess.run([*command, "--parts", "3"], capture_output=True, check=True)
+    assert len(list((tmp_path / "out" / "connections").glob("part-*"))) == 3
+
+
 def test_a_wrong_java_home(tables, tmp_path):
     assert refused(tmp_path, tables, "local[2]", JAVA_HOME="/nowhere") == (
         "amqpscope: Spark cannot be started: JAVA_HOME is /nowhere, but there is no bin/java; Spark needs Java 17 or 21"

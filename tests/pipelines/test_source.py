@@ -123,6 +123,34 @@ def test_what_cannot_be_read(spark: SparkSession, captures: Path) -> None:
         spark.read.format("amqpscope").option("table", "messages").schema("kind int").load(str(captures)).collect()
 
 
+@pytest.mark.parametrize("schema", [None, "kind string"])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"prot": "5672=amqp-0-9-1"}, "no option 'prot'; did you mean port?"),
+        ({"port": "5672"}, "argument --port: '5672' is not PORT=PROTOCOL"),
+        ({"parts": "many"}, "parts: 'many' is not a number of 0 or more"),
+        ({"address": "nowhere"}, "address: 'nowhere' does not appear to be an IPv4 or IPv6 address"),
+        ({"path": "/nowhere/*.pcap"}, "/nowhere/*.pcap: no such file or folder"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_when_it_is_loaded(
+    spark: SparkSession, captures: Path, options: dict[str, str], told: str, schema: str | None
+) -> None:
+    """With a schema of the user, Spark makes the source when it plans a query."""
+    from amqpscope.pipelines.spark.source import register  # noqa: PLC0415
+
+    register(spark)
+    options = dict(options)
+    path = options.pop("path", str(captures))
+    reader = spark.read.format("amqpscope").option("table", "messages").options(**options)
+    with pytest.raises(Exception, match="amqpscope") as raised:
+        reader.schema(schema).load(path).collect() if schema else reader.load(path)
+    text = str(raised.value)
+    assert told in text
+    assert "Traceback" not in text and "File " not in text
+
+
 def test_tables_need_no_key_log(spark: SparkSession, tables: Path) -> None:
     with pytest.raises(ReadError, match="keylog is for captures"):
         pipelines.read(spark, tables, "messages", keylog=KEYLOG)

@@ -59,6 +59,7 @@ MUST_HAVE = {
     "latency_buckets": "metric grouping bucket low_ns high_ns count",
     "endpoints": "connection_id client server vhost user protocol first_ts_ns last_ts_ns",
     "gaps": "connection_id from_client code bytes frame_no since_ts_ns ts_ns capture packet",
+    "deaths": "connection_id frame_no packet ts_ns message_id queue reason count",
     "time_spent": "connection_id client wall_ns unknown_ns network_ns broker_ns client_ns idle_ns captured_near",
     "operations": "connection_id frame_no channel channel_epoch method queue exchange max_length overflow",
     "published": "connection_id channel channel_epoch exchange routing_key ts_ns count bytes first_packet last_packet",

@@ -1,7 +1,6 @@
 """Tickets: reproduced problems of users and their twins; what is found in each, and with a packet missing."""
 
 import struct
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import pytest
 
 from amqpscope.spec import findings as rules
 from tests.pipelines.analyzed import findings, walked
+from tests.tickets import FOLDER, TICKETS
 
-FOLDER = Path(__file__).parent
-TICKETS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "tickets.toml").read_text())["ticket"]
 SAMPLE = 2
 """Packets of each ticket that are left out, one at a time."""
 

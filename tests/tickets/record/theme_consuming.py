@@ -149,6 +149,48 @@ def requeue_loop(stage: Ticket) -> None:
         asyncio.run(play())
 
 
+def retrying(stage: Ticket, queue: str, rounds: int) -> None:
+    """A consumer that rejects its one bad job `rounds` times; a queue with a TTL brings it back after 80 ms."""
+    with stage.sniff():
+        connection = stage.pika("biller")
+        channel = connection.channel()
+        back = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue, "x-message-ttl": 80}
+        channel.queue_declare(f"{queue}_later", arguments=back)
+        away = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{queue}_later"}
+        channel.queue_declare(queue, arguments=away)
+        channel.confirm_delivery()
+        channel.basic_qos(prefetch_count=10)
+        for number in range(12):
+            body = b"broken" if number == 5 else b"fine"
+            channel.basic_publish("", queue, body, pika.BasicProperties(message_id=f"bill{number}"))
+        seen: list[bytes] = []
+
+        def take(_channel: object, method: pika.spec.Basic.Deliver, _: object, body: bytes) -> None:
+            seen.append(body)
+            if body == b"broken" and seen.count(body) <= rounds:
+                channel.basic_reject(method.delivery_tag, requeue=False)
+            else:
+                channel.basic_ack(method.delivery_tag)
+
+        channel.basic_consume(queue, take)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            connection.process_data_events(0.1)
+        connection.close()
+
+
+@ticket
+def dead_letter_cycle(stage: Ticket) -> None:
+    """A job that fails each time goes round by dead-letter exchanges, and nobody counts the rounds."""
+    retrying(stage, "dead_letter_cycle", 1000)
+
+
+@ticket
+def planned_retry(stage: Ticket) -> None:
+    """The same queues, but the job succeeds with the third try."""
+    retrying(stage, "planned_retry", 2)
+
+
 @ticket
 def equal_payloads(stage: Ticket) -> None:
     """The same payload again and again, all of them new messages."""

@@ -1,0 +1,49 @@
+from typing import Any
+
+from amqpscope.dashboards import first_screen
+from amqpscope.dashboards.time_spent import sentence, telling
+from tests.pipelines.analyzed import related, statistics
+
+SECOND = 10**9
+
+
+def spent(number: int = 1, **columns: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns", "blocked_ns"), 0)
+    row = {"connection_id": number, "retransmitted_bytes": 0, "captured_near": None, **empty, **columns}
+    return row | {"wall_ns": sum(row[name] for name in empty if name != "blocked_ns")}
+
+
+def test_the_largest_share_comes_first_and_small_ones_not_at_all() -> None:
+    row = spent(client_ns=60 * SECOND, broker_ns=30 * SECOND, idle_ns=9_990_000_000, network_ns=10_000_000)
+    assert (
+        sentence(row)
+        == "100 s: 60% the broker waits for the client, 30% the client waits for the broker, 10% nobody waits"
+    )
+
+
+def test_blocks_and_the_capture_point_are_named() -> None:
+    row = spent(broker_ns=3 * SECOND, blocked_ns=2 * SECOND, idle_ns=SECOND, captured_near="server")
+    assert sentence(row) == (
+        "4 s: 75% the client waits for the broker (blocked for 2 s), 25% nobody waits; captured near the broker"
+    )
+
+
+def test_what_is_not_sure_is_said() -> None:
+    lossy = related(statistics("lossy_link"), "time_spent")
+    assert "3.7 kB sent again, so some of it may be the network's" in sentence(lossy[0])
+    assert sentence(spent(unknown_ns=SECOND)).startswith("1 s: 100% cannot be told")
+    assert sentence(spent()) == "no time passed"
+
+
+def test_connections_of_findings_come_first_then_those_that_waited_longest() -> None:
+    rows = [spent(1, broker_ns=5 * SECOND), spent(2, broker_ns=SECOND), spent(3, idle_ns=SECOND), spent(4, client_ns=9)]
+    assert [row["connection_id"] for row in telling(rows, [{"connection_id": 2}, {"connection_id": 4}], 3)] == [2, 4, 1]
+    assert [row["connection_id"] for row in telling(rows, [], 9)] == [1, 2, 4]
+
+
+def test_the_first_screen_has_it_within_its_width() -> None:
+    rows = [row | {"client": "a" * 50, "client_port": 5} for row in (spent(1, broker_ns=SECOND, blocked_ns=SECOND),)]
+    lines = first_screen._times({"time_spent": rows, "findings": []}, 60).splitlines()
+    assert lines[0] == "WHERE TIME WENT"
+    assert max(map(len, lines)) <= 60
+    assert first_screen._times({"time_spent": [], "findings": []}, 60) == ""
