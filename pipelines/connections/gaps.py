@@ -51,7 +51,8 @@ class Gaps:
     def _times(self, events: Events, side: int) -> Array:
         """Return, for each event, when the side's last frame up to it came, or else its connection's first packet."""
         matrix = events.matrix
-        connection, is_first = matrix[:, EV.CONNECTION], events.source == CONNECTIONS
+        connection = matrix[:, EV.CONNECTION]
+        is_first = (events.source == CONNECTIONS) & (connection != self._open)  # one that goes on has its row again
         is_heard = np.isin(events.source, list(SPOKEN)) & (matrix[:, EV.FROM_CLIENT] == side)
         times = np.where(is_first, matrix[:, EV.FIRST_TS], matrix[:, EV.TS])
         last = np.maximum.accumulate(np.where(is_heard | is_first, np.arange(len(events)), -1))

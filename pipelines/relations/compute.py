@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -23,6 +25,8 @@ from amqpscope.spec.findings import Rule
 if TYPE_CHECKING:
     import duckdb
 
+AT_A_TIME = 1 << 17
+"""Rows of a relation that are in memory besides the database."""
 SECOND = 1_000_000_000
 FINDINGS = ("findings", "rules")
 """Made by rules, of all others."""
@@ -45,7 +49,7 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
     with database.connect() as connection:
         for name in plan.sources:
             database.view(connection, name, given.get(name, schema(name).empty_table()), schema(name))
-        yield from _computed(connection, plan)
+        yield from _whole(_computed(connection, plan))
 
 
 def of_folder(
@@ -61,9 +65,22 @@ def of_folder(
     Raises:
         ReadError: a table cannot be read.
     """
+    return _whole(in_parts(folder, wanted, rules))
+
+
+def in_parts(
+    folder: Place, wanted: Iterable[str] | None = None, rules: Sequence[Rule] | None = None
+) -> Iterator[tuple[str, pa.Table]]:
+    """Do as `of_folder`, with some rows of a relation at a time."""
     plan = Plan.of(wanted, rules)
     with opened(folder, plan.sources) as connection:
         yield from _computed(connection, plan, rules)
+
+
+def _whole(found: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each relation together."""
+    for name, each in groupby(found, itemgetter(0)):
+        yield name, pa.concat_tables(rows for _, rows in each)
 
 
 @contextmanager
@@ -138,7 +155,10 @@ def _computed(
             connection.execute(f"create table {name} as {text}")
             text = f"from {name}"
         if name in asked:
-            yield name, declared(name, connection.sql(text).to_arrow_table())
+            reader = connection.sql(text).to_arrow_reader(AT_A_TIME)
+            yield name, declared(name, reader.schema.empty_table())
+            for batch in reader:
+                yield name, declared(name, pa.Table.from_batches([batch]))
     if asked & {*FINDINGS}:
         empty = () if rules else database.empty(connection)  # what users write is run, so that it is checked
         yield from evaluate(partial(database.rows, connection), rules, empty).items()

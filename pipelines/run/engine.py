@@ -184,6 +184,7 @@ class Engine:
         self.conclude(self._undecided)
         self._pool.shutdown()
         self._adder.shutdown()
+        pa.default_memory_pool().release_unused()  # relations come next, with memory of their own
 
     def _ahead(self, steps: Iterator[list[Rows]]) -> Iterator[list[Rows]]:
         """Yield what steps yield, each of which is done by another thread while this one has the result before."""

@@ -22,7 +22,7 @@ from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.model.events import SOURCES, decoded
 from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.relations.compute import NAMES, of_folder
+from amqpscope.pipelines.relations.compute import NAMES, in_parts
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.complete_connections import Chunk, Waves, interleaved
 from amqpscope.pipelines.run.engine import Emit, Engine
@@ -150,7 +150,7 @@ def written(
         relations: names of those to write besides; who reads the folder computes the others.
         then: makes these, when the statistics are written; None: this process.
     """
-    return Output(str(folder), schemas(relations), note=note, then=then or partial(of_folder, wanted=relations))
+    return Output(str(folder), schemas(relations), note=note, then=then or partial(in_parts, wanted=relations))
 
 
 def analyze_captures(
@@ -211,38 +211,31 @@ def walk_captures(
     engine = Engine(compiled, window_ns, emit=emit, note=note, under_way=reading.dissector.under_way)
     workers = WorkerPool()
     try:
-        making: deque[Future[list[Row]] | None] = deque()
-        preparing: deque[Future[Prepared | None] | None] = deque()
-        """Rows that are made, and those that are prepared; None after those of a step."""
+        making: deque[Future[list[Row]]] = deque()
+        preparing: deque[Future[Prepared | None]] = deque()
 
         def go_on(waiting: int) -> None:
-            while len(making) > waiting or (making and (making[0] is None or making[0].done())):
-                made = making.popleft()
-                if made is None:
-                    preparing.append(None)
-                    continue
-                rows = workers.result(made)
+            while len(making) > waiting or (making and making[0].done()):
+                rows = workers.result(making.popleft())
                 if dissected is not None:
                     dissected.add(partial(list, rows))
                 cut = pa.array([seen.name for seen in reading.seen if 0 < seen.info.snap_length < PACKET], pa.string())
                 for table, batch in rows:
                     reading.rows += batch.num_rows
-                    if table == "captures":
-                        engine.captures.append(pa.Table.from_batches([batch]))
                     whole = pa.Table.from_batches([batch])
+                    if table == "captures":
+                        engine.captures.append(whole)
                     preparing.append(workers.do(partial(engine.runner.prepare, table, whole, cut)))
-            while len(preparing) > 4 * waiting or (preparing and (preparing[0] is None or preparing[0].done())):
-                ready = preparing.popleft()
-                if ready is None:
-                    engine.step()
-                else:
-                    engine.add(workers.result(ready))
+            while len(preparing) > 4 * waiting or (preparing and preparing[0].done()):
+                engine.add(workers.result(preparing.popleft()))
 
         for step in reading.steps():
             for work in step:
                 making.append(workers.do(work))
                 go_on(WAITING_WORK)
-            making.append(None)
+            if engine.runner.is_full:  # the dissector is between two batches: it can say what it knows of connections
+                go_on(0)
+                engine.step()
         go_on(0)
     except BaseException:
         workers.leave(at_once=True)

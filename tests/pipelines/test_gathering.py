@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -20,8 +21,10 @@ from amqpscope.pipelines.run.event_store import SPAN, EventStore
 from amqpscope.pipelines.run.local import FIRST, THEN, walk_captures, walk_folder
 from amqpscope.pipelines.run.runner import NOTE, ROOM, Runner
 from amqpscope.pipelines.statistics import needs_of
+from tests.captures.damage.ways import HARMFUL, Capture, numbered
+from tests.dissector.builders import pcap
 from tests.dissector.recordings import ours
-from tests.dissector.runs import FOLDER
+from tests.dissector.runs import FOLDER, recorded
 
 
 def test_a_bucket_has_all_of_its_rows_in_their_order():
@@ -121,16 +124,23 @@ def test_connections_that_are_complete_are_walked_over_before_the_others(name, r
     assert ended
 
 
-@pytest.mark.parametrize(("room", "many"), [(ROOM, 1), (ROOM, 1 << 30), (5000, 20)])
 @pytest.mark.parametrize(
-    "name", ["demo", "begun_before", "broken_contents", "interleaved_channels", "qpid_multi_session", *SMALL]
+    ("name", "room", "many"),
+    [
+        *product(["broken_contents", "qpid_multi_session", "stream_errors", "lossy_link"], [ROOM], [1]),
+        ("lossy_link", 5000, 20),
+    ],
 )
-def test_connections_are_walked_over_while_captures_are_read(name, room, many, monkeypatch):
+def test_connections_are_walked_over_while_captures_are_read(name, room, many, monkeypatch, tmp_path):
     """Those that ended, and those that go on and have many rows, whatever else goes to files."""
+    packets, link = recorded(f"{name}.pcap")
+    lossy = HARMFUL["lossy"](Capture(numbered(packets), link), Random(name))
+    (tmp_path / "lossy.pcap").write_bytes(pcap(lossy, ns=True, link=link))
 
     def read() -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
-        walk_captures(Reading(find([str(FOLDER / f"{name}.pcap")]), compiled=False, batch_bytes=2000), adding(found))
+        for path in (FOLDER / f"{name}.pcap", tmp_path / "lossy.pcap"):
+            walk_captures(Reading(find([str(path)]), compiled=False, batch_bytes=2000), adding(found))
         return found
 
     expected = read()
