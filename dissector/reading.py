@@ -141,6 +141,11 @@ class Reading(Reports):
         """Iterate, but yield functions that make the rows: later, in any thread, in any order."""
         return chain.from_iterable(self.steps())
 
+    def _last(self) -> Iterator[Work]:
+        yield from self.flush()
+        yield from self.dissector.last_work()
+        yield from self.flush()
+
     def steps(self) -> Iterator[Iterator[Work]]:
         """Do as `work`, in steps after each of which all rows of the packets so far can be made."""
         captures = [Capture(source.name, source.begin, partial(self._open, source)) for source in self._readable]
@@ -152,7 +157,7 @@ class Reading(Reports):
         if self._readable:
             missing = self.dissector.packets.finish()
             self.pending.append(partial(incomplete, self.dissector, self._readable[-1].name, missing))
-        yield chain(self.flush(), self.dissector.last_work(), self.flush())
+        yield self._last()
         if self.compiled:
             kernel.note_run()
 

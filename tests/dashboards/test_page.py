@@ -16,6 +16,7 @@ from amqpscope import spec
 from amqpscope.dashboards import page, theme
 from amqpscope.dashboards.command import Report
 from amqpscope.dashboards.tables import NOTE, Tables
+from amqpscope.dissector.tables.formats import FORMAT
 from tests.dashboards import synthetic
 
 HOSTILE = [
@@ -188,11 +189,12 @@ def test_tables_that_are_not_complete_are_reported(tmp_path: Path) -> None:
 
 def test_statistics_of_other_tables_are_reported(tmp_path: Path) -> None:
     dissected, analyzed = synthetic.shop(tmp_path, 50)
-    (dissected / NOTE).write_text('{"complete": true, "rows": {}}')
+    note = {"complete": True, "format": FORMAT}
+    (dissected / NOTE).write_text(json.dumps({**note, "rows": {}}))
     digest = hashlib.sha256((dissected / NOTE).read_bytes()).hexdigest()[:16]
-    (analyzed / NOTE).write_text(json.dumps({"complete": True, "made_of": digest}))
+    (analyzed / NOTE).write_text(json.dumps({**note, "made_of": digest}))
     assert "changed after" not in page.render(Tables(dissected, analyzed))
-    (dissected / NOTE).write_text('{"complete": true, "rows": {"messages": 1}}')
+    (dissected / NOTE).write_text(json.dumps({**note, "rows": {"messages": 1}}))
     assert "changed after the statistics" in page.render(Tables(dissected, analyzed))
 
 
