@@ -132,6 +132,8 @@ class Analyze:
         complete = note["tables_complete"]
         if not complete:
             sys.stderr.write(f"amqpscope: {folder}: incomplete: dissect was interrupted; this is what it wrote\n")
+        if arguments.master is not None:
+            sys.stderr.write(f"amqpscope: on Spark, {arguments.master}\n")
         with progress.shown(of_bytes=False) as advance:
             if arguments.master is None:
                 from amqpscope.pipelines.run import local  # noqa: PLC0415
