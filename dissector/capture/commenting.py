@@ -173,6 +173,9 @@ class _Pcapng(_Copier):
             if len(whole) < total:
                 self._torn()
                 return
+            if struct.unpack(f"{order}I", whole[-4:])[0] != total:
+                self._torn("the two lengths of a block differ; nothing after it was copied")
+                return
             if kind == SECTION:
                 whole = self._section(whole, order, summary if is_first else "")
                 is_first = False

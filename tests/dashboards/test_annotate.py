@@ -204,6 +204,16 @@ def test_damaged_captures_are_copied_up_to_there(path: Path, data: Any) -> None:
     assert sum(kind in packets for kind in kinds) == found.packets
 
 
+@pytest.mark.parametrize("path", PCAPNG, ids=lambda path: path.stem)
+def test_a_block_whose_lengths_differ_ends_the_copy(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    kept = list(blocks(bytes(raw)))[:-1]
+    raw[-1] ^= 1
+    out = io.BytesIO()
+    found = commenting.copy(io.BytesIO(bytes(raw)), "any", out, [], "all")
+    assert len(list(blocks(out.getvalue()))) == len(kept) and "lengths of a block differ" in found.problem
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["annotate", *words]) == 2
     return capsys.readouterr().err.strip()
