@@ -103,7 +103,7 @@ def comments(tables: Tables, name: str) -> Iterator[tuple[int, str]]:
 
 def _of_findings(tables: Tables, name: str) -> list[tuple[int, str]]:
     assert tables.analyzed is not None
-    found, _ = rules.read(tables.analyzed)
+    found, _ = rules.read(tables)
     made = []
     for row in found:
         text = units.visible(f"{MARK} [{row['code']}] {row['severity']}, {row['party']}: {row['text']}", TEXT)

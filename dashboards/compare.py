@@ -245,7 +245,7 @@ def came_and_went(before: Side, after: Side) -> tuple[list[dict[str, Any]], list
 
     sides = []
     for side in (before, after):
-        rows, _ = findings.read(side.folder)
+        rows, _ = findings.read(Tables(None, side.folder))
         timed = [row for row in rows if row["first_ts_ns"] is None or _overlaps(row, side)]
         sides.append({subject(row): row for row in timed})
     one, other = sides

@@ -2,35 +2,23 @@
 
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from amqpscope.dashboards import relations
 from amqpscope.dashboards.section import Finding
-from amqpscope.dissector.places import Place, readable
+from amqpscope.dashboards.tables import Tables
 from amqpscope.pipelines.findings import CLEAR, NOT_MEASURABLE
-from amqpscope.pipelines.folder import parts
-from amqpscope.pipelines.relations import compute
 
 Row = dict[str, Any]
 MOST = 60
 """Findings that are listed; what is left out is counted."""
 
 
-def read(folder: Place) -> tuple[list[Row], list[Row]]:
-    """Return the findings of a folder of statistics, and the states of the rules; computed where it lacks them.
+def read(tables: Tables) -> tuple[list[Row], list[Row]]:
+    """Return the findings of statistics, and the states of the rules; computed where they lack them.
 
     Raises:
         ReadError: a table cannot be read.
     """
-    lacking = [name for name in compute.FINDINGS if not parts(folder, name)]
-    made = dict(compute.of_folder(folder, lacking)) if lacking else {}
-    found, states = (
-        made[name]
-        if name in made
-        else pa.concat_tables([pq.read_table(readable(path)) for path in parts(folder, name)])
-        for name in compute.FINDINGS
-    )
-    return found.to_pylist(), states.to_pylist()
+    return relations.rows(tables, "findings"), relations.rows(tables, "rules")
 
 
 def calm(rules: list[Row]) -> str:

@@ -46,7 +46,7 @@ def query(tables: Tables) -> First | None:
     """Return the first screen of statistics; None where there are none."""
     if tables.analyzed is None:
         return None
-    rows, rules = findings.read(tables.analyzed)
+    rows, rules = findings.read(tables)
     shown = rows[: findings.MOST]
     overview = lanes.query(tables, rows)
     timed = _timed(overview, tables)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from amqpscope.dashboards import percentiles, units
+from amqpscope.dashboards import percentiles
 from amqpscope.dashboards.tables import Tables
 from amqpscope.errors import Error
 
@@ -81,9 +81,3 @@ def _rows(buckets: Sequence[tuple[int, int, int]], total: int) -> Iterator[tuple
             return
         yield buckets[at][1], percent / 100, reached
         percent += (100 - percent) / (2 * TICKS)
-
-
-def title(metric: str, tables: Tables) -> str:
-    """Return what a file is about, in words."""
-    where = (pc.field("metric") == metric) & (pc.field("grouping") == "all")
-    return f"{percentiles.NAMES[metric]}, {units.count(tables.rows('latency_buckets', where))} buckets"

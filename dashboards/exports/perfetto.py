@@ -62,7 +62,7 @@ def write(tables: Tables, path: Path) -> str:
                 for row in batch.to_pylist():
                     trace.slice(row)
         _levels(tables, trace)
-        rows, _ = findings.read(tables.analyzed)
+        rows, _ = findings.read(tables)
         trace.track(_uuid("findings"), "findings")
         for row in rows:
             if row["first_ts_ns"] is not None:

@@ -226,7 +226,7 @@ class Output:
             raise self._failed(error) from error
 
     def _failed(self, error: BaseException) -> OutputError:
-        """Return what people are told: of the folder that they named, and what of it stays."""
+        """Return the error as people read it: the folder that they named, and what of it stays."""
         folder, hidden, _ = str(self.folder).partition(HIDDEN)
         kept = "nothing of this run is kept" if hidden else "complete parts are kept"
         return OutputError(f"{folder.rstrip('/') if hidden else folder}: cannot write: {reason(error)}; {kept}")
