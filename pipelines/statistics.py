@@ -35,6 +35,7 @@ from amqpscope.pipelines.connections.channel_errors import ChannelErrors
 from amqpscope.pipelines.connections.flow_control import FlowControl
 from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.connections.tcp_delays import TcpDelays
 from amqpscope.pipelines.model.events import MESSAGES, Events
 from amqpscope.pipelines.model.walk import Needs, Rows, Walk
 from amqpscope.pipelines.requests.rpcs import Rpcs
@@ -157,6 +158,7 @@ OVER_CONNECTIONS: tuple[OverConnections, ...] = (
     OverConnections(Operations),
     OverConnections(Published),
     OverConnections(Gaps),
+    OverConnections(TcpDelays),
     OverConnections(Deaths),
 )
 
@@ -192,6 +194,7 @@ TABLES = (
     "captures",
     "confirms", "settlements", "rpcs", "commands", "transits", "flow_control", "heartbeats", "stream_credit",
     "stream_deliveries", "channel_errors", "failures", "endpoints", "operations", "published", "gaps", "deaths",
+    "tcp_delays",
     "latency_buckets", "latency_summary",
 )  # fmt: skip
 """Tables of statistics, as far as they are declared."""

@@ -52,6 +52,7 @@ from amqpscope.pipelines.connections.flow_steps import (
 )  # fmt: skip
 from amqpscope.pipelines.model.connection import CLIENT, SERVER
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events
+from amqpscope.pipelines.model.listed import listed
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
@@ -128,7 +129,7 @@ class Ended:
 class FlowControl:
     """The walk that writes rows of `flow_control` of causes connection-blocked, channel-flow and zero-window.
 
-    Windows come as a list in the connection's row (`windows`, see `preparing.with_windows`). The state of a connection
+    Windows come as a list in the connection's row (`windows`, see `preparing.with_tcp`). The state of a connection
     is at most two waits per channel and one more, and a number per closed channel.
     """
 
@@ -363,16 +364,14 @@ def _durations(start: Any, end: Any) -> Any:
 def _windows(events: Events) -> Iterator[Rows]:
     """Yield rows of the zero windows of connections that begin in this batch."""
     at = np.flatnonzero(events.source == CONNECTIONS)
-    if not len(at) or "windows" not in events.tables[CONNECTIONS].column_names:
+    found = listed(events, at, "windows", ("last_ts_ns",))
+    if found is None:
         return
-    connections = events.take(CONNECTIONS, at, ("connection_id", "last_ts_ns", "windows")).combine_chunks()
-    lists = connections["windows"].combine_chunks()
-    windows = pa.Table.from_struct_array(pc.list_flatten(lists))
-    of = pc.list_parent_indices(lists)
+    windows, connections = found
     zero = np.flatnonzero(pc.equal(windows["kind"], "zero").to_numpy())
     if not len(zero):
         return
-    windows, connections = windows.take(zero), connections.take(of.take(zero))
+    windows, connections = windows.take(zero), connections.take(zero)
     start = windows["start_ts_ns"].to_numpy()
     end = windows["end_ts_ns"].fill_null(-1).to_numpy()
     # One that did not end lasts to the last packet, if it had begun by then.

@@ -102,7 +102,7 @@ class Held:
         for source in range(len(SOURCES)):
             parts = [block.tables[source] for block in young if source in block.tables]
             if parts:
-                rows = pa.concat_tables(parts).combine_chunks()
+                rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
                 if self._in_memory + rows.nbytes > self.room:
                     rows, _ = spilled(rows)
                 else:
@@ -130,7 +130,7 @@ class Held:
         for source, name in enumerate(SOURCES):
             rows = [block.tables[source] for block in blocks if source in block.tables]
             if rows:
-                parts[name] = pa.concat_tables(rows)
+                parts[name] = pa.concat_tables(rows, promote_options="default")
         return parts
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
