@@ -8,7 +8,17 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.emitting import fault, put_first, put_place
 from amqpscope.dissector.protocols.payloads import drop_chain
-from amqpscope.dissector.protocols.state import GAP, HEAD, HEAD_ROOM, SEARCH, SKIPPED, UNDER_WAY, Frame, Parser, ParserState
+from amqpscope.dissector.protocols.state import (
+    GAP,
+    HEAD,
+    HEAD_ROOM,
+    SEARCH,
+    SKIPPED,
+    UNDER_WAY,
+    Frame,
+    Parser,
+    ParserState,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
