@@ -32,6 +32,7 @@ DISSECTED = (
     "amqp010_frames",
     "messages",
     "tcp_windows",
+    "tcp_events",
     "anomalies",
 )
 ANALYZED = (

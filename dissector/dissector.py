@@ -31,7 +31,7 @@ from amqpscope.dissector.tables.connections import Closed, Connections
 from amqpscope.dissector.tables.rows import Ends, Row, Tables, Wanted, Work
 from amqpscope.dissector.tcp.gaps import Gaps
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import Chunk, Conn, Facts, Queue, Results, Segment, Window
+from amqpscope.dissector.tcp.state import Chunk, Conn, Event, Facts, Queue, Results, Segment, Window
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.stage import Tls
 from amqpscope.spec.model import Protocol as Specification
@@ -289,6 +289,9 @@ class Dissector:
         if out.windows.shape[1]:
             ends = self._ends(out.windows[Window.SLOT], out.windows[Window.SIDE])
             yield partial(self.tables.windows, out.windows, ends)
+        if out.events.shape[1]:
+            ends = self._ends(out.events[Event.SLOT], out.events[Event.SIDE])
+            yield partial(self.tables.tcp_events, out.events, ends)
         if len(out.ended):
             yield from self._speak(self._opened(self.tls.look(out.ended, buffer), buffer), buffer)
             yield from self._speak(self.detector.settle(out.ended, buffer, facts), buffer)

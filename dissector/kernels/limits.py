@@ -6,8 +6,9 @@ Limits over all connections protect the process: when one is reached, rows depen
 `By batch` stands here, on the size of batches. A single connection reaches its own limits before
 (`..._PER_CONNECTION`, `..._PER_STREAM`, `TLS_HELD`, `TLS_TRIES`; channels have 65,536 numbers). Limits over all
 connections are reported in a row of `anomalies` (`limit-reached`): `CONNECTIONS`, `IDENTITIES`, `WAITING_PARTS`,
-`WAITING_BYTES`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection, `UNPACKED` also
-at the frames that it concerns; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES`, `LONG_FRAMES` and `TLS_HELD_ALL` at the
+`WAITING_BYTES`, `SENT`, `REMEMBERED`, `PENDING`, `TLS_SECRETS` and `TLS_MASTERS` in a row without a connection,
+`UNPACKED` also at the frames that it concerns; `FRAGMENTS`, `CHANNELS`, `CONTENTS`, `BODIES`, `LONG_FRAMES` and
+`TLS_HELD_ALL` at the
 frame or connection that reached them; `FRAGMENT_BYTES_ALL` counts the packets among the incomplete ones
 (`ip-fragment`).
 """
@@ -33,6 +34,15 @@ WAITING_BYTES = 64 << 20
 
 WAITING_BYTES_PER_STREAM = 4 << 20
 """Bytes in the buffered segments of one direction of a connection."""
+
+TCP_EVENTS_PER_CONNECTION = 20_000
+"""Rows of `tcp_events` of one connection; the rest is counted (`tcp-events-left-out`)."""
+
+SENT = 1 << 20
+"""Segments of all connections that are remembered as sent; above that, events lack the segment they are about."""
+
+SENT_PER_STREAM = 32
+"""Segments of one direction of a connection that are remembered as sent, until they are acknowledged."""
 
 PAYLOAD = 16 << 20
 """Bytes of a method or header frame that are reassembled; a longer frame has its row, but no fields."""

@@ -100,6 +100,7 @@ def read_tcp(
     out.mss[m] = mss
     mark = be16(data, source - 8) if version == 4 else 0  # RFC 6864: zero has no meaning
     out.mark[m] = mark if mark > 0 else 0x10000 + be16(data, p + 16)
+    out.ttl[m] = data[source - 4 if version == 4 else source - 1]
     return TCP
 
 

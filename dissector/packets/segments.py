@@ -37,6 +37,7 @@ class SegmentBatch(NamedTuple):
         mss: maximum segment size option of a SYN; -1: none.
         mark: distinguishes a retransmitted packet from one that was captured twice: the identification of IPv4; where
             that is zero, and in IPv6, 65536 plus the checksum.
+        ttl: time to live, or hop limit.
         capture: index of the capture.
     """
 
@@ -59,6 +60,7 @@ class SegmentBatch(NamedTuple):
     wscale: Ints
     mss: Ints
     mark: Ints
+    ttl: Ints
     capture: Ints
 
     def cut(self, rows: slice | Ints) -> "SegmentBatch":

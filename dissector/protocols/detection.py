@@ -49,6 +49,8 @@ class Probe:
     """The side whose header waits for what the other side says, which shows who is the client."""
     proxy: int = 0
     """Bytes of a proxy's header before what the client says."""
+    lost: list[bool] = field(default_factory=lambda: [False, False])
+    """By side, whether the beginning lies in a gap: what is seen first is from the middle, and judged as such."""
     due: dict[tuple[int, int], int] = field(default_factory=dict)
     """By protocol and side, where a frame must end that is longer than chunks, if it is one."""
 
@@ -197,7 +199,10 @@ class Detector:
     def _look(self, chunk: Ints, probe: Probe, buffer: Buffer, facts: Ints, slot: int) -> None:
         offset, length, side = int(chunk[Chunk.OFFSET]), int(chunk[Chunk.LENGTH]), int(chunk[Chunk.SIDE])
         probe.seen += length
-        whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0
+        if offset < 0 and len(probe.first_bytes[side]) < HEADER:
+            probe.first_bytes[side].clear()
+            probe.lost[side] = True
+        whole = facts[slot, Facts.SYN] != 0 and probe.skipped == 0 and self._begins(probe, facts, slot)
         most = limits.HELD if probe.first_bytes[side].startswith((PROXY_1[:1], PROXY_2[:1])) else START
         if offset >= 0 and len(probe.first_bytes[side]) < most:
             probe.first_bytes[side].extend(buffer.data[offset : offset + min(length, limits.HELD)].tobytes())
@@ -222,6 +227,9 @@ class Detector:
             if verdict is None and waits:
                 self._hold(slot, probe, chunk, buffer.data[offset : offset + length].tobytes())
                 return
+        if facts[slot, Facts.SYN] != 0 and any(probe.lost) and serves_others(self._client_first(probe, facts, slot)[1]):
+            facts[slot, Facts.PROTOCOL] = UNKNOWN
+            return
         if offset >= 0:
             first = side if probe.header < 0 else probe.header
             data = bytes(probe.first_bytes[first][:START])
@@ -241,7 +249,7 @@ class Detector:
             if slot not in self.opened and boundary(buffer.data[offset : offset + length].tobytes(), chain) >= 0:
                 facts[slot, Facts.PROTOCOL] = TLS
                 return
-        self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0)
+        self._hold_in_the_middle(slot, chunk, probe, buffer, facts[slot, Facts.SYN] == 0 or any(probe.lost))
         if probe.seen > limits.PROBE:
             facts[slot, Facts.PROTOCOL] = UNKNOWN
 
@@ -314,10 +322,17 @@ class Detector:
             return forced
         return forced if judge_start(*self._client_first(probe, facts, slot)) == 0 else 0
 
-    def _client_first(self, probe: Probe, facts: Ints, slot: int) -> tuple[bytes, bytes]:
+    @staticmethod
+    def _begins(probe: Probe, facts: Ints, slot: int) -> bool:
+        """Return whether the first bytes of the client are no others', or those of the server where it said nothing."""
         client = int(facts[slot, Facts.CLIENT])
-        data = probe.first_bytes[client][probe.proxy :]
-        return bytes(data[:START]), bytes(probe.first_bytes[1 - client][:START])
+        return not probe.lost[client] and (bool(probe.first_bytes[client]) or not probe.lost[1 - client])
+
+    def _client_first(self, probe: Probe, facts: Ints, slot: int) -> tuple[bytes, bytes]:
+        """Return what the client and the server begin with, as far as that is known."""
+        client = int(facts[slot, Facts.CLIENT])
+        data = b"" if probe.lost[client] else probe.first_bytes[client][probe.proxy :]
+        return bytes(data[:START]), b"" if probe.lost[1 - client] else bytes(probe.first_bytes[1 - client][:START])
 
 
 def foreign(client: bytes) -> bool:
@@ -326,6 +341,12 @@ def foreign(client: bytes) -> bool:
     What a proxy puts before it is not looked at.
     """
     return bool(client) and not client.startswith(b"\0\0")
+
+
+def serves_others(server: bytes) -> bool:
+    """Return whether a server that begins so never speaks a known protocol, whatever its client began with."""
+    begins = {HELLO[0], *(plugin.frames_begin for plugin in registry.protocols())}
+    return bool(server) and judge_start(b"", server) == 0 and foreign(server) and server[0] not in begins
 
 
 def proxy_header(client: bytes) -> int | None:

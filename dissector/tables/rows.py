@@ -18,8 +18,8 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import Fault as Anomaly
 from amqpscope.dissector.protocols.state import Place
+from amqpscope.dissector.tcp.state import EVENTS, ZERO, Event, Facts, Window, clients
 from amqpscope.dissector.tcp.state import FAULTS as TCP_FAULTS
-from amqpscope.dissector.tcp.state import ZERO, Facts, Window, clients
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault
 from amqpscope.spec import documents, handshakes
@@ -214,7 +214,46 @@ class Tables:
             "end_ts_ns": array(rows[Window.END_TS], mask=unended),
             "packets": array(rows[Window.PACKETS]),
         }
-        return self.wanted.rows("tcp_windows", record_batch("tcp_windows", columns))
+        return self.wanted.rows("tcp_windows", record_batch("tcp_windows", columns)) + self._closed(rows, ends)
+
+    def _closed(self, rows: Ints, ends: Ends) -> list["Row"]:
+        """Return rows of `tcp_events` for windows of zero."""
+        counted = np.flatnonzero(rows[Window.COUNTED])
+        if not len(counted):
+            return []
+        rows, unended = rows[:, counted], rows[Window.END_PACKET, counted] == 0
+        columns = {
+            "connection_id": array(ends.connection_id[counted]),
+            "from_client": array(ends.from_client[counted]),
+            "kind": repeated("zero-window", len(counted)),
+            "capture": self._capture(rows[Window.CAPTURE]),
+            "packet": array(rows[Window.PACKET]),
+            "ts_ns": array(rows[Window.TS]),
+            "ts": _time(rows[Window.TS]),
+            "late_ns": array(np.maximum(rows[Window.END_TS] - rows[Window.TS], 0), mask=unended),
+        }
+        return self.wanted.rows("tcp_events", record_batch("tcp_events", columns))
+
+    def tcp_events(self, rows: Ints, ends: Ends) -> list["Row"]:
+        """Return rows of `tcp_events`."""
+        alone = rows[Event.OF_PACKET] == 0
+        columns = {
+            "connection_id": array(ends.connection_id),
+            "from_client": array(ends.from_client),
+            "kind": array([EVENTS[kind] for kind in rows[Event.KIND].tolist()], pa.string()),
+            "capture": self._capture(rows[Event.CAPTURE]),
+            "packet": array(rows[Event.PACKET]),
+            "ts_ns": array(rows[Event.TS]),
+            "ts": _time(rows[Event.TS]),
+            "of_capture": array(self.captures, pa.string()).take(array(rows[Event.OF_CAPTURE], mask=alone)),
+            "of_packet": array(rows[Event.OF_PACKET], mask=alone),
+            "of_ts_ns": array(rows[Event.OF_TS], mask=alone),
+            "bytes": array(rows[Event.BYTES]),
+            "late_ns": array(rows[Event.LATE_NS], mask=rows[Event.LATE_NS] < 0),
+            "ttl": array(rows[Event.TTL], pa.int32(), mask=rows[Event.TTL] < 0),
+            "usual_ttl": array(rows[Event.USUAL_TTL], pa.int32(), mask=rows[Event.USUAL_TTL] < 0),
+        }
+        return self.wanted.rows("tcp_events", record_batch("tcp_events", columns))
 
     def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> list["Row"]:
         """Return rows of `anomalies` for the fields of the rows of another batch."""

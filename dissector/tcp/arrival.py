@@ -6,6 +6,14 @@ from amqpscope.dissector.packets.segments import ACK, FIN, RST, SYN, SegmentBatc
 from amqpscope.dissector.tcp.buffering import keep_waiting
 from amqpscope.dissector.tcp.copies import is_copy, repeat
 from amqpscope.dissector.tcp.emit_in_order import GAP_NS, release_overdue
+from amqpscope.dissector.tcp.events import (
+    observe_ack,
+    observe_beyond,
+    observe_bytes,
+    observe_fin,
+    observe_reset,
+    observe_syn,
+)
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import is_due, rebase, settle
@@ -59,7 +67,9 @@ def take(
         if flags & SYN == 0:
             direction[row, Direction.PACKETS] += 1
     if flags & SYN:
+        syns = direction[row, Direction.SYNS]
         synchronize(batch, i, flows, slot, side, copy, batch.ts_ns[i])
+        observe_syn(batch, i, flows, out, slot, side, syns)
     else:
         come_up(batch, i, flows, slot, side)
         if conn[slot, Conn.UNSETTLED] and is_due(flows, slot):
@@ -69,6 +79,8 @@ def take(
     if conn[slot, Conn.CLOSER] < 0 and flags & (FIN | RST) == 0:
         direction[row, Direction.LAST_TS] = batch.ts_ns[i]
     if flags & RST:
+        if copy == 0:
+            observe_reset(batch, i, flows, out, slot, side)
         sent = position(direction, row, first_byte(batch, i))
         if not is_in_window(direction, row, other, sent):
             return
@@ -78,6 +90,8 @@ def take(
         direction[row, Direction.WINDOW] = -1
         direction[other, Direction.WINDOW] = -1
     elif flags & ACK:
+        if direction[other, Direction.STARTED]:
+            observe_ack(batch, i, flows, out, slot, side, needs)
         acknowledge(batch, i, flows, row, other, needs)
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
         direction[other, Direction.SHOWN] = max(direction[other, Direction.SHOWN], direction[other, Direction.TOP] + 1)
@@ -91,6 +105,7 @@ def take(
             direction[row, Direction.STARTED] = STARTED_HERE
         sent = position(direction, row, first_byte(batch, i))
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
+        observe_beyond(flows, row, sent, batch.ts_ns[i])
     if lacks(flows, row) or lacks(flows, other):
         release_overdue(flows, out, slot)
     if conn[slot, Conn.UNSETTLED] == 0 and (
@@ -99,6 +114,8 @@ def take(
     ):
         watch(flows, out, slot, at)
     if flags & (FIN | RST) == FIN:
+        if copy == 0:
+            observe_fin(batch, i, flows, out, slot, side)
         close(batch, i, flows, slot, side)
 
 
@@ -247,6 +264,8 @@ def take_bytes(
         and not (length == 1 and end_pos == direction[row, Direction.TOP])
     ):
         repeat(flows, row, length, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+    if not copy and flows.conn[slot, Conn.UNSETTLED] == 0:
+        observe_bytes(batch, i, flows, out, slot, side, pos)
     if end_pos <= here:
         if not (length == 1 and pos == here - 1):  # a keep-alive is no loss
             direction[row, again] += length

@@ -1,8 +1,10 @@
 """End connections: closed long ago, followed by another one, evicted, or at the end of the captures."""
 
+from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.tcp.emit_in_order import ANYWHERE, flush, flush_both
+from amqpscope.dissector.tcp.events import forget, observe_late_resets
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import settle
@@ -11,6 +13,7 @@ from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
 from amqpscope.dissector.tcp.state import (
     CLOSED,
     IDENTITIES,
+    LEFT_OUT,
     OPEN,
     READ,
     STARTED_BY_OTHER,
@@ -60,7 +63,8 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     if (
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
-        or counts[Count.FAULTS] == out.faults.shape[1]
+        or counts[Count.FAULTS] + 2 > out.faults.shape[1]
+        or counts[Count.EVENTS] + 2 > out.events.shape[1]
         or counts[Count.ENDED] == len(out.ended)
     ):
         control[Control.WANT] = READ
@@ -68,6 +72,8 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     settle(flows, slot)
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
+    observe_late_resets(flows, out, slot)
+    forget(flows, slot)
     if conn[slot, Conn.TWICE]:
         at = conn[slot, Conn.FIRST_PACKET], conn[slot, Conn.FIRST_TS], conn[slot, Conn.FIRST_CAPTURE]
         note(out, slot, conn[slot, Conn.UP_SIDE], TWICE, -1, conn[slot, Conn.PACKETS], at)
@@ -79,6 +85,10 @@ def end(flows: Flows, out: Results, slot: int) -> int:
         drop_before(flows, 2 * slot + side, ANYWHERE)
         if direction[2 * slot + side, Direction.STALL]:
             change(flows, out, slot, side, 0, (0, conn[slot, Conn.LAST_TS], 0))
+    left_out = conn[slot, Conn.EVENTS] - limits.TCP_EVENTS_PER_CONNECTION
+    if left_out > 0:
+        at = conn[slot, Conn.LAST_PACKET], conn[slot, Conn.LAST_TS], conn[slot, Conn.LAST_CAPTURE]
+        note(out, slot, conn[slot, Conn.UP_SIDE], LEFT_OUT, -1, left_out, at)
     flows.table[find(flows, ends_of(flows.facts, slot))] = -1
     control[Control.TOMBSTONES] += 1
     unlink(flows, slot)

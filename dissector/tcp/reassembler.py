@@ -26,12 +26,14 @@ from amqpscope.dissector.tcp.state import (
     RECENT,
     REPEATS,
     SEGMENTS,
+    SENT,
     SLOT,
     Chunk,
     Conn,
     Control,
     Count,
     Direction,
+    Event,
     Facts,
     Fault,
     Flows,
@@ -40,6 +42,8 @@ from amqpscope.dissector.tcp.state import (
     Repeat,
     Results,
     Segment,
+    Sending,
+    Sent,
     Window,
     both,
 )
@@ -73,6 +77,10 @@ class Reassembler:
             lists=List.make(2),
             segments=Segment.make(segments),
             free_segments=free_rows(segments),
+            sending=Sending.make(256),
+            free_sending=free_rows(256),
+            sent=Sent.make(1 << 12),
+            free_sent=free_rows(1 << 12),
             younger=np.zeros(256, np.int64),
             older=np.zeros(1, np.int64),
             recent=np.zeros((2 * slots, RECENT), np.int64),
@@ -83,6 +91,7 @@ class Reassembler:
             chunks=Chunk.room(chunks),
             faults=Fault.room(1024),
             windows=Window.room(1024),
+            events=Event.room(1 << 14),
             ended=np.empty(4096, np.int64),
             counts=Count.make(1)[0],
         )
@@ -129,13 +138,13 @@ class Reassembler:
     def _drain(self) -> Iterator[Results]:
         """Yield the results."""
         out = self.out
-        chunks, faults, windows, ended = out.counts.tolist()
-        if chunks or faults or windows or ended:
+        chunks, faults, windows, events, ended = out.counts.tolist()
+        if chunks or faults or windows or events or ended:
             counts = out.counts.copy()
             out.counts[:] = 0
             yield Results(
                 out.chunks[:, :chunks], out.faults[:, :faults].copy(), out.windows[:, :windows].copy(),
-                out.ended[:ended].copy(), counts,
+                out.events[:, :events].copy(), out.ended[:ended].copy(), counts,
             )  # fmt: skip
 
     def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:
@@ -148,6 +157,8 @@ class Reassembler:
             yield from self._evict(*where)
         elif want == SEGMENTS:
             self._grow_segments(min(2 * len(self.flows.segments), limits.WAITING_PARTS))
+        elif want == SENT:
+            self._grow_sent(*where)
         elif want == IDENTITIES:
             if len(self.flows.younger) >= 2 * limits.IDENTITIES:
                 text = f"more than {limits.IDENTITIES} connections: identities of the earliest may occur again"
@@ -179,6 +190,34 @@ class Reassembler:
             segments=Segment.grown(flows.segments, capacity), free_segments=free_rows(capacity, flows.free_segments)
         )
         self.out = self.out._replace(chunks=Chunk.room(max(4 * capacity + APART, self.out.chunks.shape[1])))
+
+    def _grow_sent(self, capture: int, packet: int, ts: int) -> None:
+        """Make room for what more directions send, and more of it up to a limit."""
+        flows = self.flows
+        if flows.free_sending[0] == 0:
+            self._reserve_sending(1)
+        elif len(flows.sent) < limits.SENT:
+            self._reserve_sent(1)
+        else:
+            flows.control[Control.UNTIMED] = 1
+            text = (
+                f"{limits.SENT} segments were unacknowledged: some rows of tcp_events lack the segment they are about"
+            )
+            self.evicted.append((capture, packet, ts, text))
+
+    def _reserve_sending(self, count: int) -> None:
+        flows, size = self.flows, len(self.flows.sending)
+        if flows.free_sending[0] < count:
+            size = max(4 * size, size + count)
+            self.flows = flows._replace(
+                sending=Sending.grown(flows.sending, size), free_sending=free_rows(size, flows.free_sending)
+            )
+
+    def _reserve_sent(self, count: int) -> None:
+        flows, size = self.flows, len(self.flows.sent)
+        if flows.free_sent[0] < count:
+            size = max(4 * size, size + count)
+            self.flows = flows._replace(sent=Sent.grown(flows.sent, size), free_sent=free_rows(size, flows.free_sent))
 
     def _rebuild(self, size: int) -> None:
         self.flows = self.flows._replace(table=np.zeros(size, np.int64))
@@ -219,13 +258,15 @@ class Reassembler:
         Queue.clear(flows.elsewhere, both(slots))
         give_rows(flows.free, slots)
 
-    def reserve(self, slots: int, segments: int) -> None:
-        """Make room for this many slots, and rows for buffered segments."""
+    def reserve(self, slots: int, segments: int, sending: int = 0, sent: int = 0) -> None:
+        """Make room for this many slots, and rows for buffered segments, directions with bytes, and what they sent."""
         flows = self.flows
         if flows.free[0] < slots:
             self._grow(max(2 * len(flows.facts), len(flows.facts) - int(flows.free[0]) + slots))
         if flows.free_segments[0] < segments:
             self._grow_segments(len(flows.segments) + segments)
+        self._reserve_sending(sending)
+        self._reserve_sent(sent)
 
     def link(self) -> None:
         """Rebuild the lists, in order of last segments, and the hash table, after connections came or went."""

@@ -24,6 +24,7 @@ from amqpscope.dissector.tcp.state import (
     READ,
     REUSED,
     SEGMENTS,
+    SENT,
     SLOT,
     Conn,
     Control,
@@ -139,12 +140,15 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
             shows_client = batch.flags[i] & SYN != 0 or batch.length[i] > 0
     if (
         (is_late and counts[Count.CHUNKS] > 0)
-        or (shows_client and counts[Count.FAULTS] + counts[Count.WINDOWS] > 0)
+        or (shows_client and counts[Count.FAULTS] + counts[Count.WINDOWS] + counts[Count.EVENTS] > 0)
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]
+        or counts[Count.EVENTS] + 6 > out.events.shape[1]
     ):
         return READ
+    if flows.free_sending[0] == 0 or (flows.free_sent[0] == 0 and control[Control.UNTIMED] == 0):
+        return SENT
     if flows.free_segments[0] < count + 4:
         return SEGMENTS if flows.segments.shape[0] < limits.WAITING_PARTS else CROWDED
     return CROWDED if control[Control.WAITING] > limits.WAITING_BYTES else -1

@@ -29,15 +29,19 @@ FAULTS = (
     "frame-gap",  # the same
     "capture-points",  # value: capture points
     "clocks-differ",  # value: ms
+    "tcp-events-left-out",  # value: events
 )
-MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS = range(len(FAULTS))
+MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS, LEFT_OUT = range(len(FAULTS))
+EVENTS = ("retransmission", "delayed-ack", "held-write", "reset")
+AGAIN, DELAYED_ACK, HELD_WRITE, RESET = range(len(EVENTS))
 SILENCE_NS = 5_000_000_000
 """A time without new bytes that is noted."""
 BOTH = 3
 """In Conn.HEARD: both sides."""
-READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED = range(6)
+READ, SLOT, FEWER, SEGMENTS, IDENTITIES, CROWDED, SENT = range(7)
 """Why the walk stopped: the results must be read; it needs a row for a connection; too many connections are open; it
-needs rows for buffered segments; it needs room for identities; too much is buffered."""
+needs rows for buffered segments; it needs room for identities; too much is buffered; it needs rows for what was
+sent."""
 STARTED_HERE, STARTED_ELSEWHERE, STARTED_BY_OTHER, UNSEEN = range(1, 5)
 """How the beginning of a direction is known: from its own segments; from those at another capture point alone; from
 what the other side acknowledges, which waits for it; the same, but waits no longer."""
@@ -107,6 +111,8 @@ class Conn(Matrix):
     QUIET_NS = column("the last time of SILENCE_NS or more without new bytes, before any FIN or RST")
     HEARD = column("bits 0, 1: side 0, 1 sent new bytes since then; BOTH also where one did and the other acknowledged")
     OUTLIVED_NS = column("the longest of these times after which both sides went on")
+    EVENTS = column("rows of it in tcp_events, and those left out")
+    RESETS = column("resets before it had an identity: 1 + time to live, for side 1 times 65536; 0: none")
 
 
 class Direction(Matrix):
@@ -168,6 +174,7 @@ class Direction(Matrix):
     RUN_CAPTURE = column("capture of that")
     REPEATS = column("rows of it in Repeat")
     RECENT = column("packets so far, at the connection's own capture point")
+    SENDING = column("its row in Sending; -1: no bytes yet", empty=-1)
 
 
 class Repeat(Matrix):
@@ -177,6 +184,33 @@ class Repeat(Matrix):
     PACKET = column("packet")
     CAPTURE = column("capture")
     LENGTH = column("bytes; 0: a SYN")
+
+
+class Sending(Matrix):
+    """Directions that have sent bytes: what they sent last, and how fast that is acknowledged."""
+
+    HEAD = column("the first row in Sent; -1: none", empty=-1)
+    TAIL = column("the last one; -1: none", empty=-1)
+    COUNT = column("number of these")
+    LEAST_NS = column("the shortest time from a segment to its acknowledgement; -1: none yet", empty=-1)
+    HELD_PACKET = column("a late acknowledgement of all that was sent, after which neither side sent bytes; 0: none")
+    HELD_TS = column("time of that")
+    HELD_CAPTURE = column("capture of that")
+    HELD_NS = column("how late it was")
+    TTL = column("time to live of the last segment with bytes")
+    BEYOND_TS = column("time of the first segment without bytes after bytes that have not come yet; 0: none")
+
+
+class Sent(Matrix):
+    """Segments with new bytes that were sent last."""
+
+    NEXT = column("the next one of the direction; -1: none")
+    BEGIN = column("position of its first new byte")
+    END = column("position after its last byte")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    REPEATED = column("1: some of it was sent again")
 
 
 class Queue(Matrix):
@@ -227,6 +261,7 @@ class Control(Matrix):
     KNOWN = column("identities in the younger table of these")
     EVICTED = column("open connections that were evicted")
     WANT = column("why the walk stopped")
+    UNTIMED = column("1: there are no more rows for what was sent")
     SWEPT = column("half-minute of the clock in which silent connections were looked for last")
 
 
@@ -259,6 +294,25 @@ class Window(Records):
     END_TS = column("its time")
     END_CAPTURE = column("its capture")
     PACKETS = column("packets of the connection in between")
+    COUNTED = column("1: it is one of the events of the connection that have a row")
+
+
+class Event(Records):
+    """Events of TCP that delay the other side, or end the connection."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent the packet")
+    KIND = column("index into EVENTS")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+    OF_PACKET = column("the packet that it is about; 0: none, or not known")
+    OF_TS = column("time of that")
+    OF_CAPTURE = column("capture of that")
+    BYTES = column("bytes that it is about")
+    LATE_NS = column("how late it is; -1: not known")
+    TTL = column("time to live; -1: not of interest")
+    USUAL_TTL = column("that of the side's last segment with bytes; -1: none")
 
 
 class Fault(Records):
@@ -280,6 +334,7 @@ class Count(Matrix):
     CHUNKS = column("stream chunks")
     FAULTS = column("faults")
     WINDOWS = column("intervals")
+    EVENTS = column("events")
     ENDED = column("ended connections")
 
 
@@ -298,6 +353,10 @@ class Flows(NamedTuple):
         lists: (2, List).
         segments: (segments, Segment), buffered.
         free_segments: rows of these, as in `Pool`.
+        sending: (directions, Sending).
+        free_sending: rows of these, as in `Pool`.
+        sent: (segments, Sent).
+        free_sent: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.
         older: the same, the half that is dropped first.
         recent: (2 * slots, RECENT): keys of packets whose copies may come.
@@ -316,6 +375,10 @@ class Flows(NamedTuple):
     lists: Array
     segments: Array
     free_segments: Array
+    sending: Array
+    free_sending: Array
+    sent: Array
+    free_sent: Array
     younger: Array
     older: Array
     recent: Array
@@ -330,6 +393,7 @@ class Results(NamedTuple):
         chunks: (Chunk, n).
         faults: (Fault, n).
         windows: (Window, n).
+        events: (Event, n).
         ended: slots of connections that end once all this is read.
         counts: (Count,): number of each.
     """
@@ -337,6 +401,7 @@ class Results(NamedTuple):
     chunks: Array
     faults: Array
     windows: Array
+    events: Array
     ended: Array
     counts: Array
 

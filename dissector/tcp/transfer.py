@@ -7,7 +7,19 @@ from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains, take_rows
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Queue, Repeat, Segment, both
+from amqpscope.dissector.tcp.state import (
+    REPEATS,
+    Conn,
+    Control,
+    Direction,
+    Facts,
+    Queue,
+    Repeat,
+    Segment,
+    Sending,
+    Sent,
+    both,
+)
 
 CONTROLS = [Control.CLOCK, Control.SEGMENTS, Control.SWEPT]
 """What only grows: the later of two counts."""
@@ -34,6 +46,13 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     give_rows(flows.free_segments, places)
     flows.control[Control.WAITING] -= queues[:, Queue.BYTES].sum()
     flows.control[Control.LIVE] -= len(slots)
+    sending = flows.direction[rows, Direction.SENDING]
+    sending = sending[sending >= 0]
+    own = flows.sending[sending]
+    sent, counts = chained(flows.sent, own[:, Sending.HEAD], Sent.NEXT)
+    Sending.clear(flows.sending, sending)
+    give_rows(flows.free_sending, sending)
+    give_rows(flows.free_sent, sent)
     facts, conn = flows.facts[slots], flows.conn[slots]
     tcp.free(slots)
     tcp.link()
@@ -41,7 +60,8 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
         [
             Facts.written(facts), Conn.written(conn), Direction.written(direction),
             Repeat.written(flows.repeats[_repeats(rows)]), flows.recent[rows], Queue.written(queues),
-            Segment.written(segments), lengths, content, flows.control[CONTROLS],
+            Segment.written(segments), lengths, content, Sending.written(own), Sent.written(flows.sent[sent]), counts,
+            flows.control[CONTROLS],
         ]
     )  # fmt: skip
 
@@ -49,14 +69,22 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
 def put_back(tcp: Reassembler, data: bytes, captures: Ints, buffer: Buffer) -> Ints:
     """Put connections back; returns their slots."""
     state = PLAIN.read(data)
-    facts, conn, direction, repeats, recent, queues, segments, lengths, retained, control = state
+    facts, conn, direction, repeats, recent, queues, segments, lengths, retained, sending, sent, counts, control = state
     facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
     queues, segments = Queue.read(queues), Segment.read(segments, captures)
-    tcp.reserve(len(facts), len(segments))
+    sending, sent = Sending.read(sending, captures), Sent.read(sent, captures)
+    tcp.reserve(len(facts), len(segments), len(sending), len(sent))
     flows = tcp.flows
     put_bytes(_ranges(segments), retained, buffer, tcp.compiled)
     ends = put_chains(flows.segments, flows.free_segments, segments, lengths, Segment.NEXT)
     _, queues[:, Queue.HEAD], queues[:, Queue.TAIL] = ends
+    _, sending[:, Sending.HEAD], sending[:, Sending.TAIL] = put_chains(
+        flows.sent, flows.free_sent, sent, counts, Sent.NEXT
+    )
+    direction[direction[:, Direction.SENDING] >= 0, Direction.SENDING] = places = take_rows(
+        flows.free_sending, len(sending)
+    )
+    flows.sending[places] = sending
     slots = take_rows(flows.free, len(facts))
     rows = both(slots)
     flows.facts[slots], flows.conn[slots], flows.direction[rows] = facts, conn, direction

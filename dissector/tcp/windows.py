@@ -5,6 +5,7 @@ Sources: RFC 9293 §3.8.6 (managing the window); RFC 7323 §2 (window scale).
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.tcp.events import has_room
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.state import FULL, ZERO, At, Conn, Count, Direction, Facts, Flows, Results, Window
 
@@ -54,6 +55,7 @@ def change(flows: Flows, out: Results, slot: int, side: int, kind: int, at: At) 
         windows[Window.END_TS, n] = ts
         windows[Window.END_CAPTURE, n] = capture
         windows[Window.PACKETS, n] = packets - direction[row, Direction.STALL_COUNT]
+        windows[Window.COUNTED, n] = has_room(flows, slot) if was == ZERO else 0
         out.counts[Count.WINDOWS] = n + 1
     direction[row, Direction.STALL] = kind
     direction[row, Direction.STALL_TS] = ts

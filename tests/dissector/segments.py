@@ -46,6 +46,7 @@ def tuples(batch: PacketBatch, segments: SegmentBatch) -> list[Any]:
         "length",
         "wscale",
         "mss",
+        "ttl",
     ]
     columns = [getattr(segments, name) for name in names]
     assert all(c.dtype == np.int64 and c.flags.c_contiguous and len(c) == len(segments.row) for c in columns)
@@ -76,5 +77,6 @@ def by_dpkt(network: bytes, number: int = 1, ts_ns: int = 0) -> Any:
                 mss = int.from_bytes(value)
     return (
         ts_ns, number, *halves(ip.src), *halves(ip.dst), segment.sport, segment.dport, segment.seq, segment.ack,
-        segment.flags & 0xFF, segment.win, len(segment.data), wscale, mss, bytes(segment.data),
+        segment.flags & 0xFF, segment.win, len(segment.data), wscale, mss,
+        ip.ttl if network[0] >> 4 == 4 else ip.hlim, bytes(segment.data),
     )  # fmt: skip

@@ -67,6 +67,30 @@ def test_frames_in_a_file_that_is_fetched_are_none() -> None:
     assert (row["protocol"], row["frames"]) == ("unknown", 0)
 
 
+@pytest.mark.parametrize("lost", [[4], [4, 5], [4, 5, 6, 7, 8], [5, 6]])
+def test_a_connection_whose_beginning_was_lost_behind_its_syn_is_judged_by_its_frames(lost: list[int]) -> None:
+    """What comes behind the gap is not what the connection begins with."""
+    packets = play(*BEGIN, (CLIENT, b"".join(publish())), (SERVER, method(commands.Basic.Ack(delivery_tag=1))))
+    whole = dissect_packets(packets)["amqp091_frames"]
+    row = connection([packet for n, packet in enumerate(packets, 1) if n not in lost])
+    assert (row["protocol"], row["client_port"]) == ("amqp-0-9-1", 40000)
+    assert row["frames"] == sum(frame["packet"] not in lost for frame in rows(whole))
+
+
+def test_a_file_that_is_fetched_has_no_frames_where_the_request_was_lost() -> None:
+    capture = b"".join(data for _, data in BEGIN) + b"".join(publish()) * 10
+    turns = [(CLIENT, b"GET /a"), (SERVER, b"HTTP/1.1 200 OK\r\n\r\n"), (SERVER, capture), (CLIENT, b"GET /b")]
+    packets = play(*turns)
+    row = connection([*packets[:3], *packets[4:]])
+    assert (row["protocol"], row["frames"]) == ("unknown", 0)
+
+
+def test_tls_is_recognised_where_its_client_hello_was_lost() -> None:
+    hello = b"\x16\3\3\0\x2e\2\0\0\x2a\3\3" + bytes(40)
+    packets = play((CLIENT, b"\x16\3\1\0\5\1\0\0\1\0"), (SERVER, hello), (CLIENT, b"\x14\3\3\0\1\1"))
+    assert connection([*packets[:3], *packets[4:]])["protocol"] == "tls"
+
+
 PROXIES = {
     "line": b"PROXY TCP4 10.0.0.9 10.0.0.2 4000 5672\r\n",
     "unknown": b"PROXY UNKNOWN\r\n",

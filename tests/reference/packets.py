@@ -187,20 +187,28 @@ class Connection:
         self.streams = {True: self.streams[False], False: self.streams[True]}
 
 
-def _tcp_of(packet: Packet) -> tuple[str, str, Any] | None:
-    """Source, destination and dpkt's TCP segment of a packet, or None."""
+def ip_of(packet: Packet) -> Any | None:
+    """dpkt's IP packet with a TCP segment, or None."""
     try:
         if packet.link_type in RAW_IP:
             ip = (dpkt.ip6.IP6 if packet.data[0] >> 4 == 6 else dpkt.ip.IP)(packet.data)
         else:
             ip = LINK_LAYERS[packet.link_type](packet.data).data
-        tcp = ip.data
+        return ip if isinstance(ip.data, dpkt.tcp.TCP) else None
     except (dpkt.UnpackError, IndexError, AttributeError):
         return None
-    if not isinstance(tcp, dpkt.tcp.TCP):
-        return None
+
+
+def ends_of(ip: Any) -> tuple[str, str]:
+    """Source and destination of an IP packet with a TCP segment."""
     source, destination = (dpkt.utils.inet_to_str(address) for address in (ip.src, ip.dst))
-    return f"{source}:{tcp.sport}", f"{destination}:{tcp.dport}", tcp
+    return f"{source}:{ip.data.sport}", f"{destination}:{ip.data.dport}"
+
+
+def _tcp_of(packet: Packet) -> tuple[str, str, Any] | None:
+    """Source, destination and dpkt's TCP segment of a packet, or None."""
+    ip = ip_of(packet)
+    return None if ip is None else (*ends_of(ip), ip.data)
 
 
 def _is_client(source: str, destination: str, port_hint: int | None) -> bool:

@@ -27,6 +27,7 @@ MUST_HAVE = {
         publish_seq body_size body_hash is_partial first_frame_no headers trace_id stream publisher_id
         publisher_reference publisher_epoch subscription_id offset chunk_id chunk_ts_ns session""",
     "tcp_windows": "connection_id from_client kind start_ts_ns end_ts_ns packets",
+    "tcp_events": "connection_id from_client kind packet ts_ns of_packet bytes late_ns ttl",
     "anomalies": "code severity channel offset detail",
     "confirms": """
         connection_id channel channel_epoch publish_seq exchange routing_key publish_ts_ns confirm_ts_ns outcome
