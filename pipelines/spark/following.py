@@ -38,6 +38,7 @@ from amqpscope.pipelines.run.incremental import Continuing
 from amqpscope.pipelines.spark import session
 from amqpscope.pipelines.spark.archive import numbers
 from amqpscope.pipelines.spark.tasks import WRITTEN, Task, collected, interruptible
+from amqpscope.pipelines.statistics import tables
 
 PARTS = "parts"
 """Name of the state that says how many parts there are: as many as in the first batch."""
@@ -263,7 +264,7 @@ def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     window_ns, compiled, cut, most = job.walks
     for number in _numbers(batches):
         dissector, state = job.dissector(number), job.state(STATISTICS, number)
-        with Task(job.folder, {name: schema(name) for name in local.tables()}) as task:
+        with Task(job.folder, {name: schema(name) for name in tables()}) as task:
             before = unpack(STATISTICS, VERSION, state) if state else {}
             emit = partial(local.emitted, task.output)
             engine = following.engine_of(compiled, window_ns, emit, job.sequel.options, dissector, before)

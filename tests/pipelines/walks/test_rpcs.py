@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from amqpscope.pipelines.amqp091.rpcs import Rpcs
 from amqpscope.pipelines.model import names
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.requests import requests
-from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import walked
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
