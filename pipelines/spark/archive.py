@@ -45,7 +45,7 @@ from amqpscope.pipelines.spark import relations
 from amqpscope.pipelines.spark.progress import Done, Tally, Watch, watched
 from amqpscope.pipelines.spark.tasks import WRITTEN, SparkError, Submission, Task, collected, run
 from amqpscope.pipelines.spark.versions import by_part
-from amqpscope.pipelines.statistics import HOUR_NS, TABLES, rows_for
+from amqpscope.pipelines.statistics import HOUR_NS, rows_for, tables
 
 BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
 """`parallel.blocks.SCHEMA`."""
@@ -349,7 +349,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
     """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
     dissector = known.dissector(job.compiled)
     note = {"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns}
-    rows = rows_for(TABLES)
+    rows = rows_for(tables())
     runner = Runner(job.compiled, rows, note, under_way=dissector.under_way, threads=0)
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:

@@ -39,6 +39,7 @@ from amqpscope.pipelines.spark import session
 from amqpscope.pipelines.spark.archive import numbers
 from amqpscope.pipelines.spark.executors import PARALLELISM
 from amqpscope.pipelines.spark.tasks import WRITTEN, Task, collected, interruptible
+from amqpscope.pipelines.statistics import tables
 
 PARTS = "parts"
 """Name of the state that says how many parts there are: as many as in the first batch."""
@@ -271,7 +272,7 @@ def _dissect(job: Job, number: int, task: Task) -> None:
 def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect parts, by their numbers, and walk over their rows; yield what was written (WRITTEN)."""
     assert job.walks is not None
-    with Task(job.folder, {name: schema(name) for name in local.tables()}) as task:
+    with Task(job.folder, {name: schema(name) for name in tables()}) as task:
         for number in _numbers(batches):
             _analyze(job, job.walks, number, task)
     kernels.end(job.walks.compiled)
