@@ -20,7 +20,7 @@ from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations.compute import compute
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.run.engine import Emit
-from amqpscope.pipelines.statistics import HOUR_NS
+from amqpscope.pipelines.statistics import HOUR_NS, tables
 from amqpscope.spec.model import Protocol
 
 
@@ -116,7 +116,7 @@ def _of_folder(
 
 def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:
     """Return all tables that are emitted."""
-    found = {name: [schema(name).empty_table()] for name in local.tables()}
+    found = {name: [schema(name).empty_table()] for name in tables()}
     make(lambda name, rows: found[name].append(rows))
-    tables = {name: pa.concat_tables(parts) for name, parts in found.items()}
-    return {**tables, **dict(compute(tables))}
+    made = {name: pa.concat_tables(parts) for name, parts in found.items()}
+    return {**made, **dict(compute(made))}

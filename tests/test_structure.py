@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from amqpscope import pipelines
+from amqpscope.pipelines.model import protocols
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("spec", "dissector", "pipelines", "dashboards")
@@ -68,6 +69,29 @@ def test_no_room_of_statistics_imports_itself_by_a_detour() -> None:
     for module, folder in folders.items():
         graph[folder] |= {folders[name] for name in imports(module) if name in folders} - {folder}
     assert in_circles(graph) == []
+
+
+NAMES = re.compile(r"amqp-\d|rabbitmq-stream|\b(amqp\d+|stream)_frames\b|\bpipelines\.(amqp\d+|stream)\b")
+"""Names of our protocols, their tables of frames and their folders."""
+BY_NAME = {"pipelines.jobs", "pipelines"}
+"""Their functions have the tables of protocols as parameters, or as an example."""
+
+
+def test_statistics_name_no_protocol_outside_of_its_folder() -> None:
+    folders = {brought.walks.split(".")[2] for brought in protocols.known().values()}
+    others = [m for m in MODULES if m.startswith("pipelines") and m.split(".")[1:2] not in [[f] for f in folders]]
+    assert len(others) > 50
+    texts = {module: MODULES[module].read_text(encoding="utf-8") for module in others if module not in BY_NAME}
+    example = "`amqpscope.pipelines.stream.statistics:STATISTICS`"
+    assert [module for module, text in texts.items() if NAMES.search(text.replace(example, ""))] == []
+
+
+def test_no_walk_of_a_protocol_imports_another_protocol() -> None:
+    folders = {brought.walks.split(".")[2] for brought in protocols.known().values()}
+    of = {module: module.split(".")[1] for module in MODULES if re.match(r"pipelines\.\w+\.", module)}
+    mine = {module: folder for module, folder in of.items() if folder in folders}
+    wrong = [(m, name) for m, folder in mine.items() for name in imports(m) if mine.get(name, folder) != folder]
+    assert mine and wrong == []
 
 
 def test_no_module_hides_a_function_of_its_package() -> None:

@@ -143,6 +143,8 @@ class ProtocolPlugin:
         stage: makes what decodes it; None where it is known by its header alone.
         has_rows: whether its frames have rows in a table; else they are counted at most.
         version_of: the protocol of which it is a version, which tables name instead; None: they name it.
+        statistics: what it brings for statistics ("module:object" of a `pipelines.model.protocols.Statistics`, which
+            is imported when it is needed); None for nothing.
     """
 
     name: str
@@ -157,6 +159,7 @@ class ProtocolPlugin:
     stage: Callable[[Context], Stage] | None = None
     has_rows: bool = True
     version_of: str | None = None
+    statistics: str | None = None
 
 
 class Stages(dict[int, Stage]):

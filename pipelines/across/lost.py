@@ -24,7 +24,7 @@ from amqpscope.dissector.kernels.kernel import call, i64, kernel
 from amqpscope.pipelines.across import homes
 from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, is_gap, may_be_another
 from amqpscope.pipelines.model.digests import combined
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, OWN_KINDS, Events, what
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, kinds, names_of, what
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows
 
@@ -35,8 +35,7 @@ SCHEMA = pa.schema([(name, pa.int64()) for name in ("connection_id", "place", "s
 EVER = -(1 << 62)
 """A time before all others."""
 PLACE = ("exchange", "routing_key")
-_KINDS = ("publish", *(f"{protocol} publish" for protocol in OWN_KINDS))
-_PUBLISHES = [what(MESSAGES, kind) for kind in _KINDS]
+_PUBLISHES = kinds("publish")
 _GAPS = tuple(
     code for code in spec.anomalies()
     if (word := what(ANOMALIES, code)) != FRAME_CUT and (is_gap(word) or may_be_another(word))
@@ -59,7 +58,8 @@ class LostPublishes:
     tables = ()
     partial = (LOST,)
     needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(homes.COLUMNS), ANOMALIES: Needs((), _GAPS), MESSAGES: Needs(PLACE, _KINDS),
+        CONNECTIONS: Needs(homes.COLUMNS), ANOMALIES: Needs((), _GAPS),
+        MESSAGES: Needs(PLACE, tuple(names_of(_PUBLISHES))),
     }  # fmt: skip
 
     def __init__(self, compiled: bool = False) -> None:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import MESSAGES, Events, what
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-NAME, VERSION = "deaths", 1
 _COPIED = (
     "connection_id", "channel", "channel_epoch", "frame_no", "capture", "packet", "ts_ns", "message_id", "headers",
 )  # fmt: skip
@@ -26,14 +25,11 @@ _GIVEN = [what(MESSAGES, kind) for kind in ("deliver", "get")]
 _TEXTS = ("queue", "reason", "exchange")
 
 
-class Deaths:
-    """The walk that writes `deaths`. It remembers nothing between batches."""
+class Deaths(Stateless):
+    """The walk that writes `deaths`."""
 
     tables = ("deaths",)
     needs: ClassVar[Mapping[int, Needs]] = {MESSAGES: Needs(("message_id", "headers"), ("deliver", "get"))}
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield a row for each delivery with x-death."""
@@ -50,22 +46,6 @@ class Deaths:
             kinds = {"count": pa.int64(), "places": pa.int32()} | dict.fromkeys(_TEXTS, pa.string())
             columns |= {name: pa.array([each[name] for each in found], kind) for name, kind in kinds.items()}
             yield "deaths", conform("deaths", columns, len(found))
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing: nothing is outstanding."""
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """Return the state, which is empty."""
-        return pack(NAME, VERSION, {})
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        unpack(NAME, VERSION, state)
 
 
 def _deaths(text: str) -> dict[str, Any]:

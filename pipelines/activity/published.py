@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.model.events import MESSAGES, PREFIXES, Events, what
+from amqpscope.pipelines.model.events import MESSAGES, Events, kinds
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, schema
 
 NAME, VERSION = "published", 1
 SECOND = 1_000_000_000
-_WORDS = [what(MESSAGES, f"{prefix}publish") for prefix in PREFIXES]
+_WORDS = kinds("publish")
 _KEY = ("connection_id", "channel", "channel_epoch", "exchange", "routing_key", "stream")
 _COLUMNS = (
     *_KEY, "frame_no", "ts_ns", "capture", "packet", "body_size", "mandatory", "reply_to", "correlation_id",

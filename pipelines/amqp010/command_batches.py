@@ -12,16 +12,17 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.amqp010.commands import EXPECTED, MORE, TRANSFER, Batch
+from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.sessions import sessions_of, unnamed_at
 from amqpscope.pipelines.model.digests import NOT_ZERO, combined, hashed
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES_010, MESSAGES, SPOKEN, WORDS, Events, what
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, WORDS, Events, what
 from amqpscope.pipelines.model.latest import last_before
 from amqpscope.pipelines.model.names import NONE, Names
 from amqpscope.pipelines.model.speaking import matrix_of
 
-_METHODS = spec.load(SPOKEN[FRAMES_010]).methods
+_METHODS = spec.load(PROTOCOL).methods
 METHODS = tuple(each.full_name for each in _METHODS)
-KINDS = tuple(f"{SPOKEN[FRAMES_010]} {kind}" for kind in ("publish", "deliver"))
+KINDS = tuple(f"{PROTOCOL} {kind}" for kind in ("publish", "deliver"))
 """Events of messages."""
 SETS = {"session.completed": "commands", "session.expected": "commands"} | dict.fromkeys(
     ("message.accept", "message.reject", "message.release"), "transfers"

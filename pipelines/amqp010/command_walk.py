@@ -66,15 +66,15 @@ from amqpscope.pipelines.amqp010.commands import (
     roll_back,
     settle_held,
 )  # fmt: skip
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
-from amqpscope.pipelines.amqp091.settlements.transactions import PATIENCE_NS
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES_010
+from amqpscope.pipelines.model.events import CONNECTIONS, EV
 from amqpscope.pipelines.model.outstanding import SL
-from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, PATIENCE_NS
 
 
 @kernel

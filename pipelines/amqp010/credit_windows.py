@@ -22,27 +22,30 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import REFUSALS
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES_010
-from amqpscope.pipelines.model.outstanding import SL
-from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream.credit_accounts import (
+from amqpscope.pipelines.model.credit import (
     AT_LEAST,
     MOST_ROUND_TRIP,
+    NEVER,
+    NONE,
     ST,
+    SUB,
     Written,
     cut_off,
     end_wait,
+    gaps_of,
     is_certain,
     prove,
     wait,
-)  # fmt: skip
-from amqpscope.pipelines.stream.streams import NEVER, NONE
-from amqpscope.pipelines.stream.subscriptions import SUB, gaps_of
+)
+from amqpscope.pipelines.model.events import CONNECTIONS, EV
+from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.store import declare
 
 PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
 ROLES = {

@@ -23,18 +23,18 @@ from amqpscope.pipelines.amqp010.credit_windows import (
     SPENT_PAGES,
     SPENT_WAITS,
 )
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CONN
+from amqpscope.pipelines.model.credit import AT_LEAST, NONE, ST, SUB, WT
 from amqpscope.pipelines.model.digests import combined
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES_010, WORDS, Events, what
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, WORDS, Events, what
+from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
 from amqpscope.pipelines.model.store import group, grown, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
-from amqpscope.pipelines.stream.credit_accounts import AT_LEAST, ST, WT
-from amqpscope.pipelines.stream.streams import NONE, Retained
-from amqpscope.pipelines.stream.subscriptions import SUB
 
 ROOM = 1 << 14
 """Rows of waits, besides two for each subscription."""

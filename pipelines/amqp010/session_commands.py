@@ -14,9 +14,10 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.amqp010 import session_joins as sj
 from amqpscope.pipelines.amqp010.command_batches import COMMANDS, KINDS, METHODS, SCOPE, batch_of
 from amqpscope.pipelines.amqp010.commands import COMPLETED, EXCEPTION, MORE, OUT, OUTCOMES, ROLES, Batch
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.amqp010.session_walk import SessionWalk
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
-from amqpscope.pipelines.model.events import CONNECTIONS, FRAMES_010, MESSAGES, Events, what
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events, what
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 _PLACE = ("connection_id", "channel", "channel_epoch", "from_client", "session")

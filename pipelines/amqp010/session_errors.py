@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.sessions import sessions_of
-from amqpscope.pipelines.connections.channel_errors import FINE, REACH
-from amqpscope.pipelines.model.events import EV, FRAMES_010, SPOKEN, Events, what
+from amqpscope.pipelines.model.events import EV, Events, what
 from amqpscope.pipelines.model.latest import last_before
-from amqpscope.pipelines.model.remembered import RemembersRequests
+from amqpscope.pipelines.model.remembered import FINE, REACH, RemembersRequests
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 ERRORS = {
@@ -27,7 +27,7 @@ ERRORS = {
     "connection.close": ("reply_code", "reply_text"),
 }
 """Methods that report errors, and their columns for code and text."""
-_METHODS = spec.load(SPOKEN[FRAMES_010]).methods
+_METHODS = spec.load(PROTOCOL).methods
 COMMANDS = tuple(method.full_name for method in _METHODS if method.kind == "command")
 _NAMED = {(method.class_id, method.id): method.full_name for method in _METHODS if method.kind == "command"}
 _ERRORS, _COMMANDS = ([what(FRAMES_010, name) for name in names] for names in (ERRORS, COMMANDS))

@@ -38,14 +38,14 @@ from amqpscope.pipelines.amqp010.commands import (
     Batch,
     queue_of,
 )  # fmt: skip
+from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.session_walk import LIMIT, SessionWalk
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
-from amqpscope.pipelines.model.events import CONNECTIONS, FRAMES_010, MESSAGES, SPOKEN, Events
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
-PROTOCOL = SPOKEN[FRAMES_010]
 _FAILED = range(1, 7)
 """Statuses of dtx that do not mean success; that does xa-ok, 0, and xa-rdonly, 7."""
 _REJECT, _UNROUTABLE = "message.reject", 1

@@ -32,10 +32,11 @@ from amqpscope.pipelines.amqp010.commands import (
     Batch,
     Outstanding,
 )
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
-from amqpscope.pipelines.model.events import FRAMES_010, MESSAGES, Events, what
+from amqpscope.pipelines.model.events import MESSAGES, Events, what
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import events_of
@@ -185,4 +186,4 @@ class SessionWalk(ABC):
 
     def _answers(self, events: Events | None, ids: Ints) -> dict[str, pa.ChunkedArray]:
         """Return columns of the frames that answer, by their ids; null for -1."""
-        return answers_of(events, ids, self.frames.base, (*_ANSWER, *self.ANSWER), FRAMES_010)
+        return answers_of(events, ids, self.frames.base, FRAMES_010, (*_ANSWER, *self.ANSWER))

@@ -18,16 +18,15 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model.channels import ACC, OWN_WIDTH, Channels
 from amqpscope.pipelines.model.digests import combined, hashed
-from amqpscope.pipelines.model.events import FRAMES_010, SPOKEN, Events, what
+from amqpscope.pipelines.model.events import Events, what
 from amqpscope.pipelines.model.store import declare, grown
 
 _PLACE = ("connection_id", "channel", "channel_epoch")
-_OF_CONNECTION = [
-    what(FRAMES_010, m.full_name) for m in spec.load(SPOKEN[FRAMES_010]).methods if m.class_name == "connection"
-]
+_OF_CONNECTION = [what(FRAMES_010, m.full_name) for m in spec.load(PROTOCOL).methods if m.class_name == "connection"]
 """By EV.WHAT."""
 WRAP = 1 << 32
 """Ids of commands wrap there on the wire."""

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.pipelines.connections.flow_steps import GAP_WORDS, GAPS
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, SPOKEN, Events
+from amqpscope.pipelines.model.connection import GAP_WORDS, GAPS
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FIRST_FRAMES, MESSAGES, Events
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
@@ -53,7 +53,7 @@ class Gaps:
         matrix = events.matrix
         connection = matrix[:, EV.CONNECTION]
         is_first = (events.source == CONNECTIONS) & (connection != self._open)  # one that goes on has its row again
-        is_heard = np.isin(events.source, list(SPOKEN)) & (matrix[:, EV.FROM_CLIENT] == side)
+        is_heard = (events.source >= FIRST_FRAMES) & (events.source < MESSAGES) & (matrix[:, EV.FROM_CLIENT] == side)
         times = np.where(is_first, matrix[:, EV.FIRST_TS], matrix[:, EV.TS])
         last = np.maximum.accumulate(np.where(is_heard | is_first, np.arange(len(events)), -1))
         before = np.where(connection == self._open, self._heard[side], NOBODY)

@@ -11,7 +11,7 @@ side it is unknown what it missed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +24,18 @@ from amqpscope.pipelines.model.events import (
     ANOMALIES,
     CONNECTIONS,
     EV,
-    FRAMES,
-    FRAMES_010,
+    FIRST_FRAMES,
+    FRAMES_OF,
+    MESSAGES,
     SPOKEN,
     Events,
     what,
 )
+from amqpscope.pipelines.model.protocols import Frames
 from amqpscope.pipelines.model.store import declare, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 NAME, VERSION = "heartbeats", 3
-PROTOCOLS = [SPOKEN[FRAMES], SPOKEN[FRAMES_010]]
-"""They agree on heartbeats alike."""
 SECOND = 1_000_000_000
 LONGEST = (1 << 63) - 1
 """292 years: longer silences are clamped to it."""
@@ -44,11 +44,11 @@ LONGEST = (1 << 63) - 1
 class Span(NamedTuple):
     """Columns of `span`: the times between which silence counts on the open connection."""
 
-    APPLIES: int  # 1: it has a row, and speaks one of PROTOCOLS
+    APPLIES: int  # 1: it has a row, and speaks a protocol that agrees on heartbeats
     NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
     DARK: int  # bit 0: what the server sent was lost on the way; bit 1: what the client sent
-    AGREED: int  # 1: connection.tune-ok was seen
-    CLOSED: int  # 1: connection.close was seen
+    AGREED: int  # 1: the method that agrees (connection.tune-ok) was seen
+    CLOSED: int  # 1: a frame that closes the connection was seen
     END: int  # time of that, else of the last packet
 
 
@@ -79,28 +79,25 @@ NOT_MINE = -2
 """Value of `negotiated` for a connection of another protocol."""
 
 _GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
-_METHODS = ("connection.tune-ok", "connection.close")
-_TUNE_OK, _CLOSE = (what(FRAMES, method) for method in _METHODS)
-_TUNE_OK_010, _CLOSE_010 = (what(FRAMES_010, method) for method in _METHODS)
 
 
 class Heartbeats:
-    """The walk that writes `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction.
+    """The walk that writes `heartbeats`: one row per connection that may agree on them (`Frames.agrees`) and direction.
 
     The state has a fixed size.
     """
 
     tables = ("heartbeats",)
-    needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(("heartbeat", "ending")),
-        ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped")),
-        FRAMES: Needs((), _METHODS),
-        FRAMES_010: Needs((), _METHODS),
-    }
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
         self._renew()
+
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it needs."""
+        made = {CONNECTIONS: Needs(("heartbeat", "ending")), ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped"))}
+        return made | {source: Needs((), (of.agrees, *of.closes)) for source, of in _agreeing().items()}
 
     def _renew(self) -> None:
         self._conn, _ = fresh()
@@ -115,7 +112,8 @@ class Heartbeats:
         rows = np.zeros((2 * (begun + 1), len(ROW)), np.int64)
         no_gaps = np.zeros((0, 3), np.int64)
         state = (self._conn, no_gaps, self._span, self._signs)
-        count = call(listen, self.compiled, *state, events.matrix, _negotiated(events), _dark(events), rows)
+        agrees = events.among([what(source, of.agrees) for source, of in _agreeing().items()])
+        count = call(listen, self.compiled, *state, events.matrix, agrees, _negotiated(events), _dark(events), rows)
         yield from _rows(rows[:count])
 
     def finish(self) -> Iterator[Rows]:
@@ -141,13 +139,20 @@ class Heartbeats:
         self._conn, self._span, self._signs = parts["conn"], parts["span"], parts["signs"]
 
 
+def _agreeing() -> dict[int, Frames]:
+    """Return the tables of frames of protocols that agree on heartbeats."""
+    return {source: of for source, of in FRAMES_OF.items() if of.agrees}
+
+
 def _negotiated(events: Events) -> Array:
     """Return the interval (s) per event: for a connection's row, -1 where it was not seen, or NOT_MINE."""
     found = events.ints({CONNECTIONS: "heartbeat"})
     at = np.flatnonzero(events.source == CONNECTIONS)
     if len(at):
         protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
-        mine = pc.fill_null(pc.is_in(protocol.cast(pa.string()), value_set=pa.array(PROTOCOLS)), False).to_numpy()
+        mine = pc.fill_null(
+            pc.is_in(protocol.cast(pa.string()), value_set=pa.array([SPOKEN[of] for of in _agreeing()])), False
+        ).to_numpy()
         found[at[~mine]] = NOT_MINE
     return found
 
@@ -176,7 +181,8 @@ def _rows(rows: Array) -> Iterator[Rows]:
 
 @kernel
 def listen(
-    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, negotiated: Array, dark: Array, rows: Array
+    conn: Array, gaps: Array, span: Array, signs: Array, events: Array, agrees: Array, negotiated: Array, dark: Array,
+    rows: Array,
 ) -> int:  # fmt: skip
     """Walk over a batch.
 
@@ -186,6 +192,7 @@ def listen(
         span: SPAN.
         signs: SIGN, of each side.
         events: EV.
+        agrees: bool, whether an event agrees on heartbeats.
         negotiated: see `_negotiated`.
         dark: see `_dark`.
         rows: ROW; two for each connection that may end here.
@@ -212,10 +219,10 @@ def listen(
             span[SPAN.DARK] = dark[i]
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]
-            if source == FRAMES or source == FRAMES_010:
-                if (word == _TUNE_OK or word == _TUNE_OK_010) and span[SPAN.AGREED] == 0:
+            if FIRST_FRAMES <= source < MESSAGES:
+                if agrees[i] and span[SPAN.AGREED] == 0:
                     agree(span, signs, events[i, EV.TS])
-                if (word == _CLOSE or word == _CLOSE_010) and span[SPAN.CLOSED] == 0:
+                if events[i, EV.CLOSES] == 1 and span[SPAN.CLOSED] == 0:
                     span[SPAN.CLOSED] = 1
                     span[SPAN.END] = events[i, EV.TS]
                 hear(span, signs, events, i, False)

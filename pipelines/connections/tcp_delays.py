@@ -14,21 +14,17 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
 from amqpscope.pipelines.model.listed import listed
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-NAME, VERSION = "tcp_delays", 1
 KINDS = pa.array(["retransmission", "delayed-ack", "held-write", "zero-window"])
 
 
-class TcpDelays:
-    """The walk that writes `tcp_delays`. It remembers nothing between batches."""
+class TcpDelays(Stateless):
+    """The walk that writes `tcp_delays`."""
 
     tables = ("tcp_delays",)
     needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs(("tcp_events",))}
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield the delays of its connections."""
@@ -52,19 +48,3 @@ class TcpDelays:
         columns |= {name: rows[name] for name in ("from_client", "kind", "bytes", "capture", "packet")}
         columns |= {name: rows[name] for name in ("of_capture", "of_packet")}
         yield "tcp_delays", conform("tcp_delays", columns, len(rows))
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing: nothing is outstanding."""
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """Return the state, which is empty."""
-        return pack(NAME, VERSION, {})
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        unpack(NAME, VERSION, state)

@@ -14,14 +14,11 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model.connection import CLIENT, CONN
-from amqpscope.pipelines.model.events import EV, FRAMES, what
 from amqpscope.pipelines.model.store import declare, grown
 from amqpscope.pipelines.model.unanswered import NOTHING, Lost, lost_after, unanswered
 
 CHANNELS = 1 << 17
 """Rows of `table`: channels by parity of the epoch."""
-
-OPEN, CLOSE, CLOSE_OK = (what(FRAMES, f"channel.{name}") for name in ("open", "close", "close-ok"))
 
 
 class Account(NamedTuple):
@@ -155,23 +152,6 @@ def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: in
         accounts[account, ACC.OWN_LAST] = accounts[account, ACC.LAST]
         counts[1] = row + 1
     accounts[account, ACC.FLOOR] = accounts[account, ACC.LAST]
-
-
-@kernel
-def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
-    """Note a channel.close (its answer shows one that was not seen), or the channel.open of the next epoch."""
-    accounts = channels[0]
-    if events[i, EV.WHAT] == OPEN:
-        if accounts[account, ACC.REOPENED] < 0:
-            accounts[account, ACC.REOPENED] = events[i, EV.ORDER]
-            accounts[account, ACC.REOPENED_TS] = events[i, EV.TS]
-    else:
-        side = events[i, EV.FROM_CLIENT]
-        if side >= 0 and events[i, EV.WHAT] == CLOSE_OK:
-            side = CLIENT - side
-        if side >= 0 and accounts[account, ACC.SERVER_CLOSE + side] < 0:
-            accounts[account, ACC.SERVER_CLOSE + side] = events[i, EV.ORDER]
-            accounts[account, ACC.SERVER_CLOSE_TS + side] = events[i, EV.TS]
 
 
 @kernel

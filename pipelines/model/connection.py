@@ -15,18 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.model.events import (
-    ANOMALIES,
-    CONNECTIONS,
-    EV,
-    FRAMES,
-    FRAMES_010,
-    MESSAGES,
-    STREAM_FRAMES,
-    what,
-)
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FIRST_FRAMES, MESSAGES, what
 from amqpscope.pipelines.model.store import declare, grown
 
 SERVER, CLIENT = range(2)
@@ -48,7 +40,7 @@ class Connection(NamedTuple):
     LAST_CLIENT: int
     LAST_FRAME: int  # of either
     LAST_TS: int  # largest time of a frame
-    SERVER_CLOSE: int  # number of the first connection.close (streams: close) of that side
+    SERVER_CLOSE: int  # number of that side's first frame that closes the connection
     CLIENT_CLOSE: int
     SERVER_CLOSE_TS: int
     CLIENT_CLOSE_TS: int
@@ -66,19 +58,20 @@ GAP_FRAME, GAP_TS, GAP_SINCE, GAP_LATE = range(4)
 _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
-        "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
-        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-version-unknown",
-        "frame-flags-unknown", "frame-head-wrong", "frame-too-short", "frame-track-wrong", "frame-reserved-set",
+        "tcp-gap", "bytes-skipped", "bytes-under-way", "frame-type-unknown", "frame-too-large", "frame-end-wrong",
+        "header-unknown", "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong",
+        "frame-version-unknown", "frame-flags-unknown", "frame-head-wrong", "frame-too-short", "frame-track-wrong",
+        "frame-reserved-set",
         "frame-cut",
     )
 )  # fmt: skip
 """Anomalies after which frames of that direction may be missing, where they have a frame number."""
 FRAME_CUT = _GAP_CODES[-1]
+GAPS = tuple(code for code in spec.anomalies() if what(ANOMALIES, code) in _GAP_CODES)
+"""Their names."""
+GAP_WORDS = tuple(what(ANOMALIES, code) for code in GAPS)
 _CHANNEL_WRONG, _CONTENT_UNEXPECTED = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
 _CONNECTION = what(CONNECTIONS)
-_CLOSE, _CLOSE_010 = (what(source, "connection.close") for source in (FRAMES, FRAMES_010))
-_START, _START_010 = (what(source, "connection.start") for source in (FRAMES, FRAMES_010))
-_STREAM_CLOSE, _PROPERTIES = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "peer-properties")
 
 
 def fresh() -> tuple[Array, Array]:
@@ -90,6 +83,11 @@ def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
     """`gaps` with room for what a batch may add (`Events.lacking`)."""
     most = max(int(conn[CONN.SERVER_GAPS]), int(conn[CONN.CLIENT_GAPS]), 0)
     return grown(gaps, 2 * (most + lacking + 1))
+
+
+def used(conn: Array, gaps: Array) -> Array:
+    """Return the part of `gaps` that has any: for the state of a walk."""
+    return gaps[: 2 * (int(conn[[CONN.SERVER_GAPS, CONN.CLIENT_GAPS]].max()) + 1)]
 
 
 @kernel
@@ -181,19 +179,16 @@ def update_connection(conn: Array, gaps: Array, events: Array, i: int, identity:
             if ts < conn[CONN.LAST_TS]:
                 put_gap(conn, gaps, CLIENT - side, frame, ts, frame)
                 conn[CONN.LATE_SERVER + side] = conn[CONN.LAST_TS]
-    elif (source == FRAMES or source == STREAM_FRAMES or source == FRAMES_010) and side >= 0:
+    elif FIRST_FRAMES <= source < MESSAGES and side >= 0:
         conn[CONN.SEEN_SERVER + side] = 1
         conn[CONN.LAST_SERVER + side] = events[i, EV.ORDER]
         conn[CONN.LAST_FRAME] = events[i, EV.ORDER]
         conn[CONN.LAST_TS] = max(conn[CONN.LAST_TS], ts)
         if ts < conn[CONN.LATE_SERVER + side]:
             note_late(conn, gaps, side, events[i, EV.ORDER])
-        if source == STREAM_FRAMES:
-            if side == SERVER or word != _PROPERTIES:
-                conn[CONN.SPOKEN] = 1
-        elif word > 0 and (side == CLIENT or not may_be_first(word)):
+        if events[i, EV.SHOWS] == 1:
             conn[CONN.SPOKEN] = 1
-        if closes(word, events[i, EV.RESPONSE]) and conn[CONN.SERVER_CLOSE + side] < 0:
+        if events[i, EV.CLOSES] == 1 and conn[CONN.SERVER_CLOSE + side] < 0:
             conn[CONN.SERVER_CLOSE + side] = events[i, EV.ORDER]
             conn[CONN.SERVER_CLOSE_TS + side] = ts
             conn[CONN.SERVER_CLOSE_EVENT + side] = identity
@@ -205,18 +200,6 @@ def update_connection(conn: Array, gaps: Array, events: Array, i: int, identity:
 def is_closed(conn: Array) -> bool:
     """Return whether the connection was closed so far: what is cut then is not cut by the end of the capture."""
     return bool(conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0)
-
-
-@kernel
-def may_be_first(word: int) -> bool:
-    """Return whether a method may be the first that a server sends on a connection."""
-    return word == _START or word == _START_010 or closes(word, 0)
-
-
-@kernel
-def closes(word: int, response: int) -> bool:
-    """Return whether a frame closes its connection."""
-    return word == _CLOSE or word == _CLOSE_010 or (word == _STREAM_CLOSE and response != 1)
 
 
 @kernel

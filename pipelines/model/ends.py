@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from amqpscope.pipelines.model.events import FRAMES, Events
+from amqpscope.pipelines.model.events import Events
 from amqpscope.pipelines.model.unanswered import ENDED_BY
 
 COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
@@ -15,7 +15,7 @@ COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
 
 
 def answers_of(
-    events: Events | None, ids: Any, base: int, columns: tuple[str, ...] = COLUMNS, source: int = FRAMES
+    events: Events | None, ids: Any, base: int, source: int, columns: tuple[str, ...] = COLUMNS
 ) -> dict[str, pa.ChunkedArray]:
     """Return columns of the frames that answer; null where there is none.
 
@@ -23,8 +23,8 @@ def answers_of(
         events: the batch that they are in; None where nothing is answered.
         ids: int64, ids of events; -1 for none.
         base: id of the batch's first event.
-        columns: their names.
         source: the table that they are in.
+        columns: their names.
     """
     there = np.flatnonzero(ids >= 0)
     if events is None or not len(there):
@@ -51,6 +51,12 @@ def latency(begun: Any, ended: pa.ChunkedArray, timed: Any) -> pa.Array:
         found = until - begun
     wraps = ((until ^ begun) & (until ^ found)) < 0
     return pa.array(found, mask=~timed | wraps | ended.is_null().to_numpy())
+
+
+def durations(start: Any, end: Any) -> Any:
+    """Return differences of times; -1 where an end is unknown, clocks stepped back, or they exceed 292 years."""
+    made = end - start
+    return np.where((end < 0) | (end < start) | (made < 0), -1, made)
 
 
 def ended(by: Any, ts: Any, begun: Any) -> dict[str, pa.Array]:

@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.digests import content, content_columns
-from amqpscope.pipelines.model.events import (
-    ANOMALIES,
-    CONNECTIONS,
-    FRAMES,
-    FRAMES_010,
-    MESSAGES,
-    PREFIXES,
-    STREAM_FRAMES,
-    what,
-    words_of,
-)
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, MESSAGES, kinds, words_of
+from amqpscope.pipelines.model.protocols import loaded
 
-LEADING: dict[int, tuple[str, ...]] = {
+_LEADING: dict[int, tuple[str, ...]] = {
     CONNECTIONS: (
         "connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by", "handshake_outcome",
     ),
     ANOMALIES: ("connection_id", "frame_no", "code", "from_client", "ts_ns", "first_ts_ns", "detail"),
-    FRAMES: (
-        "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
-        "delivery_tag", "multiple", "is_partial", "frame_type", "capture", "packet",
-    ),
-    STREAM_FRAMES: (
-        "connection_id", "frame_no", "command", "from_client", "ts_ns", "first_ts_ns", "is_partial", "is_response",
-        "capture", "packet",
-    ),
-    FRAMES_010: (
-        "connection_id", "frame_no", "method", "from_client", "ts_ns", "first_ts_ns", "channel", "channel_epoch",
-        "command_id", "is_partial", "segment_type", "size", "capture", "packet",
-    ),
     MESSAGES: (
         "connection_id", "frame_no", "first_frame_no", "kind", "protocol", "from_client", "ts_ns", "first_ts_ns",
         "channel", "channel_epoch", "delivery_tag", "publish_seq", "is_partial", "unfinished", "capture", "packet",
     ),
 }  # fmt: skip
-"""Columns that all events have."""
-DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
+_DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
     CONNECTIONS: {"closed": ("closed_by", "closed_ts_ns"), "one_direction": ("handshake_outcome",)},
     ANOMALIES: {"what": ("code",), "missing": ("code", "detail")},
-    FRAMES: {"what": ("method",), "cut": ("is_partial", "frame_type", "method", "delivery_tag", "multiple")},
-    STREAM_FRAMES: {"what": ("command",)},
-    FRAMES_010: {"what": ("method",), "cut": ("is_partial", "segment_type"), "content_size": ("segment_type", "size")},
     MESSAGES: {
         "what": ("kind", "protocol"),
         "order": ("kind", "first_frame_no", "frame_no"),
@@ -59,34 +35,52 @@ DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
         "content": content_columns(),
     },
 }
-"""Columns that `prepared` makes, of which others. `content` (`digests.content`) is made for walks that ask for it."""
+_SPENT: dict[int, tuple[str, ...]] = {
+    CONNECTIONS: (),
+    ANOMALIES: (),
+    MESSAGES: ("first_frame_no", "protocol", "delivery_tag"),
+}
+
+
+def leading(source: int) -> tuple[str, ...]:
+    """Return the columns of a table that all of its events have."""
+    return ev.FRAMES_OF[source].leading if source in ev.FRAMES_OF else _LEADING[source]
+
+
+def derived(source: int) -> Mapping[str, tuple[str, ...]]:
+    """Return the columns that `prepared` makes, of which others.
+
+    `content` (`digests.content`) is made for walks that ask for it.
+    """
+    return (
+        {"what": (ev.EVENT_OF[source],), **ev.FRAMES_OF[source].derived} if source in ev.FRAMES_OF else _DERIVED[source]
+    )
+
+
+def spent(source: int) -> tuple[str, ...]:
+    """Return the leading columns that only `prepared` reads."""
+    return ev.FRAMES_OF[source].spent if source in ev.FRAMES_OF else _SPENT[source]
 
 
 DERIVED_WHEN_ASKED = ("content",)
 """Those of DERIVED that are made only for walks that need them."""
 ONE_DIRECTION = "one-direction"
 """What `handshake_outcome` says where nothing of one direction was captured."""
-NUMBERED = ("basic.ack", "basic.nack", "basic.reject")
-"""Answers that mean nothing without their number."""
 GAP = "tcp-gap"
 X_DEATH = '"x-death"'
 """What headers (JSON text) of dead-lettered messages contain."""
 _BYTES = r"^(?P<n>[0-9,]{1,20}) bytes? not captured"
-HEAD_010 = 12
-"""Bytes of the head of a frame of AMQP 0-10."""
-_DELIVERED = [what(MESSAGES, of + kind) for of in PREFIXES for kind in ("deliver", "get")]
-_NUMBERED = [what(FRAMES, method) for method in NUMBERED]
 
 
 def needed(source: int, columns: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of a table that `prepared` takes, where walks want these besides the leading ones."""
-    derived = DERIVED[source]
-    wanted = [base for name in columns for base in derived.get(name, (name,))]
-    return tuple(dict.fromkeys((*LEADING[source], *wanted)))
+    made = derived(source)
+    wanted = [base for name in columns for base in made.get(name, (name,))]
+    return tuple(dict.fromkeys((*leading(source), *wanted)))
 
 
 def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled: bool | None = None) -> pa.Table:
-    """Return rows of a table with the derived columns that events need (DERIVED).
+    """Return rows of a table with the `derived` columns that events need.
 
     Args:
         source: one of SOURCES.
@@ -104,13 +98,10 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
     rows = rows.append_column("what", words_of(source, rows).cast(pa.int16()))
     if source == ANOMALIES:
         return rows.append_column("missing", _missing(rows))
-    if source == FRAMES:
-        return rows.append_column("cut", _cut(rows))
-    if source == FRAMES_010:
-        return _with_segments(rows)
-    if source != MESSAGES:
-        return rows
-    delivered = pc.is_in(rows["what"], value_set=pa.array(_DELIVERED, pa.int16()))
+    if source in ev.FRAMES_OF:
+        prepare = ev.FRAMES_OF[source].prepare
+        return loaded(prepare)(rows) if prepare else rows
+    delivered = pc.is_in(rows["what"], value_set=pa.array(kinds("deliver", "get"), pa.int16()))
     order = pc.if_else(
         pc.and_(delivered, pc.is_valid(rows["first_frame_no"])), rows["first_frame_no"], rows["frame_no"]
     )
@@ -146,24 +137,3 @@ def _wanted_headers(messages: pa.Table) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(len(messages), pa.string())])
     place = pa.array(np.cumsum(there) - 1, mask=~there)
     return messages["headers"].filter(wanted).cast(pa.string()).take(place)
-
-
-def _with_segments(frames: pa.Table) -> pa.Table:
-    """Return frames of AMQP 0-10 with `cut` (int8), and `content_size`: their bytes of header and body."""
-    kind = frames["segment_type"].cast(pa.string())
-    is_content = pc.fill_null(pc.is_in(kind, value_set=pa.array(["header", "body"])), False)
-    cut = pc.and_not(pc.and_(frames["is_partial"], pc.is_valid(kind)), is_content)
-    size = pc.if_else(is_content, pc.subtract(frames["size"].cast(pa.int64()), HEAD_010), 0)
-    return frames.append_column("cut", pc.fill_null(cut, False).cast(pa.int8())).append_column("content_size", size)
-
-
-def _cut(frames: pa.Table) -> Any:
-    # of a whole method without a name, the ids are unknown ones
-    may_be_cut = pc.or_kleene(frames["is_partial"], pc.is_null(frames["method"]))
-    if not pc.any(may_be_cut).as_py():
-        return pa.repeat(pa.scalar(0, pa.int8()), len(frames))
-    method = pc.and_(may_be_cut, pc.equal(frames["frame_type"].cast(pa.string()), "method"))
-    number = pc.or_(pc.is_null(frames["delivery_tag"]), pc.is_null(frames["multiple"]))
-    answers = pc.and_(pc.is_in(frames["what"], value_set=pa.array(_NUMBERED, pa.int16())), number)
-    cut = pc.if_else(pc.is_null(frames["method"]), 1, pc.if_else(answers, 2, 0))
-    return pc.fill_null(pc.if_else(method, cut, 0), 0).cast(pa.int8())

@@ -16,34 +16,90 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.pipelines.model import protocols
+from amqpscope.pipelines.model.protocols import Frames
 from amqpscope.pipelines.model.store import declare
 
-CONNECTIONS, ANOMALIES, FRAMES, STREAM_FRAMES, FRAMES_010, MESSAGES = range(6)
-SOURCES = ("connections", "anomalies", "amqp091_frames", "stream_frames", "amqp010_frames", "messages")
-"""Tables in the order of their ranks."""
-SPOKEN = {FRAMES: "amqp-0-9-1", STREAM_FRAMES: "rabbitmq-stream", FRAMES_010: "amqp-0-10"}
+CONNECTIONS, ANOMALIES, FIRST_FRAMES, MESSAGES = 0, 1, 2, 31
+"""Numbers of tables, in the order of their ranks: those of frames lie between, as their protocols are known."""
+SOURCES = {CONNECTIONS: "connections", ANOMALIES: "anomalies", MESSAGES: "messages"}
+"""Tables by their numbers."""
+FRAMES_OF: dict[int, Frames] = {}
+"""Tables of frames: what their protocols say of them."""
+SPOKEN: dict[int, str] = {}
 """Tables of frames, and the protocol of each."""
-OWN_KINDS = ("amqp-0-10",)
-"""Protocols whose messages are events of their own: their kinds have the protocol in front, `amqp-0-10 publish`."""
-EVENT_OF = ("protocol", "code", "method", "command", "method", "kind")
+EVENT_OF = {CONNECTIONS: "protocol", ANOMALIES: "code", MESSAGES: "kind"}
 """The column of each table that says what happened."""
-PREFIXES = ("", *(f"{protocol} " for protocol in OWN_KINDS))
-"""What kinds of messages may have in front."""
-
-
-def _vocabulary() -> dict[tuple[int, str], int]:
-    words = [(CONNECTIONS, "")]
-    words += [(ANOMALIES, code) for code in spec.anomalies()]
-    for source, protocol in SPOKEN.items():
-        methods = spec.load(protocol).methods
-        words += [(source, each.full_name if EVENT_OF[source] == "method" else each.name) for each in methods]
-    words += [(MESSAGES, of + kind) for of in PREFIXES for kind in ("publish", "deliver", "get", "return")]
-    return {word: number for number, word in enumerate(words, 1)}
-
-
-_WORDS = _vocabulary()
-WORDS = 1 + max(_WORDS.values())
+KINDS = ("publish", "deliver", "get", "return")
+WORDS = 1 << 11
 """Numbers of events (`what`) are below this."""
+_words: dict[tuple[int, str], int] = {(CONNECTIONS, ""): 1}
+
+
+def learn() -> None:
+    """Take up the protocols that are known, and were not before; numbers that were given stay."""
+
+    def number(source: int, name: str) -> None:
+        _words.setdefault((source, name), len(_words) + 1)
+
+    for code in spec.anomalies():
+        number(ANOMALIES, code)
+    for kind in KINDS:
+        number(MESSAGES, kind)
+    for protocol, statistics in protocols.known().items():
+        frames = statistics.frames
+        if frames.table not in SOURCES.values():
+            source = FIRST_FRAMES + len(FRAMES_OF)
+            SOURCES[source], FRAMES_OF[source] = frames.table, frames
+            SPOKEN[source], EVENT_OF[source] = protocol, frames.named_by
+            for method in spec.load(protocol).methods:
+                number(source, method.full_name if frames.named_by == "method" else method.name)
+            for kind in KINDS if frames.own_kinds else ():
+                number(MESSAGES, f"{protocol} {kind}")
+    if len(_words) >= WORDS or FIRST_FRAMES + len(FRAMES_OF) > MESSAGES:
+        raise ValueError(f"too many protocols: {len(FRAMES_OF)} with {len(_words)} methods and codes")
+
+
+def sources() -> dict[int, str]:
+    """Return the tables that there are now by number, in the order in which rows of one frame stand."""
+    there = protocols.known().keys()
+    return {source: SOURCES[source] for source in sorted(SOURCES) if SPOKEN.get(source) in (None, *there)}
+
+
+def order(source: int) -> str:
+    """Return the column by which rows of a connection are sorted; "" for its own row."""
+    return {CONNECTIONS: "", MESSAGES: "order"}.get(source, "frame_no")
+
+
+def merges(source: int) -> bool:
+    """Return whether frames of a table may stand for each other (`protocols.Frames.merges`)."""
+    return source in FRAMES_OF and FRAMES_OF[source].merges
+
+
+def spoken() -> dict[int, str]:
+    """Return the protocols that are known now, by the numbers of their tables of frames."""
+    return {source: SPOKEN[source] for source in sources() if source in SPOKEN}
+
+
+def source_of(table: str) -> int:
+    """Return the number of a table.
+
+    Raises:
+        KeyError: its rows are not events.
+    """
+    if table not in SOURCES.values():
+        learn()
+    return {name: source for source, name in SOURCES.items()}[table]
+
+
+def own_kinds() -> tuple[str, ...]:
+    """Return the protocols whose messages are events of their own: their kinds have the protocol in front."""
+    return tuple(SPOKEN[source] for source, frames in FRAMES_OF.items() if frames.own_kinds)
+
+
+def kinds(*names: str) -> list[int]:
+    """Return the numbers (EV.WHAT) of messages of these kinds, of all protocols."""
+    return [what(MESSAGES, of + kind) for of in ("", *(f"{name} " for name in own_kinds())) for kind in names]
 
 
 def what(source: int, name: str = "") -> int:
@@ -52,13 +108,16 @@ def what(source: int, name: str = "") -> int:
     Raises:
         KeyError: the specification has none of that name.
     """
-    return _WORDS[source, name]
+    return _words[source, name]
 
 
 def names_of(numbers: Iterable[int]) -> list[str]:
     """Return the names of numbers (EV.WHAT)."""
-    names = {number: name for (_, name), number in _WORDS.items()}
+    names = {number: name for (_, name), number in _words.items()}
     return [names[number] for number in numbers]
+
+
+learn()
 
 
 class Event(NamedTuple):
@@ -80,6 +139,8 @@ class Event(NamedTuple):
     CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
     RESPONSE: int  # is_response of stream frames; of a connection, whether one direction is missing
     LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
+    CLOSES: int  # of a frame: 1 if it closes its connection
+    SHOWS: int  # of a frame: 1 if it shows that both sides have spoken
 
 
 EV = declare(Event)
@@ -254,8 +315,14 @@ class Events:
         made = np.full((len(EV), len(self)), -1, np.int64)
         made[EV.SOURCE] = self.source
         made[EV.WHAT] = self.what
-        for column, of in _COLUMNS.items():
+        for column, of in _columns(len(SOURCES)).items():
             self._fill(made[column], of)
+        for source, places in self._places.items():
+            if source in FRAMES_OF:
+                closes, shows = _effects(source)
+                at, side = places.at, made[EV.FROM_CLIENT, places.at]
+                made[EV.CLOSES, at] = closes[made[EV.WHAT, at]] & (made[EV.RESPONSE, at] != 1)
+                made[EV.SHOWS, at] = shows[side, made[EV.WHAT, at]]
         return np.ascontiguousarray(made.T)
 
     def take(self, source: int, positions: Any, columns: Sequence[str]) -> pa.Table:
@@ -272,33 +339,52 @@ def _flags(words: tuple[int, ...]) -> Any:
     return made
 
 
+@cache
+def _effects(source: int) -> tuple[Any, Any]:
+    """Return by EV.WHAT which frames of a table may close their connection, and by side which show that both spoke."""
+    frames = FRAMES_OF[source]
+    closes, shows = np.zeros(WORDS, np.bool_), np.ones((2, WORDS), np.bool_)
+    closes[[what(source, name) for name in frames.closes]] = True
+    shows[:, 0] = frames.unnamed_shows
+    for side, names in enumerate((frames.begins, frames.begins_client)):
+        shows[side, [what(source, name) for name in names]] = False
+    return closes, shows
+
+
 _COLUMNS: dict[int, str | dict[int, str]] = {
     EV.CONNECTION: "connection_id",
-    EV.ORDER: {**dict.fromkeys((ANOMALIES, *SPOKEN), "frame_no"), MESSAGES: "order"},
-    EV.TS: {**dict.fromkeys((ANOMALIES, *SPOKEN, MESSAGES), "ts_ns"), CONNECTIONS: "last_ts_ns"},
+    EV.ORDER: {ANOMALIES: "frame_no", MESSAGES: "order"},
+    EV.TS: {ANOMALIES: "ts_ns", MESSAGES: "ts_ns", CONNECTIONS: "last_ts_ns"},
     EV.FIRST_TS: "first_ts_ns",
     EV.FROM_CLIENT: "from_client",
-    EV.CHANNEL: dict.fromkeys((FRAMES, FRAMES_010, MESSAGES), "channel"),
-    EV.EPOCH: dict.fromkeys((FRAMES, FRAMES_010, MESSAGES), "channel_epoch"),
-    EV.MULTIPLE: {FRAMES: "multiple", CONNECTIONS: "closed"},
-    EV.PARTIAL: "is_partial",
-    EV.CUT: {FRAMES: "cut", STREAM_FRAMES: "is_partial", FRAMES_010: "cut"},
-    EV.RESPONSE: {STREAM_FRAMES: "is_response", CONNECTIONS: "one_direction"},
+    EV.CHANNEL: {MESSAGES: "channel"},
+    EV.EPOCH: {MESSAGES: "channel_epoch"},
+    EV.MULTIPLE: {CONNECTIONS: "closed"},
+    EV.PARTIAL: {CONNECTIONS: "is_partial", MESSAGES: "is_partial"},
+    EV.CUT: {},
+    EV.RESPONSE: {CONNECTIONS: "one_direction"},
     EV.LAST_FRAME: {MESSAGES: "frame_no"},
-    EV.NUMBER: {
-        FRAMES: "delivery_tag",
-        FRAMES_010: "command_id",
-        MESSAGES: "number",
-        CONNECTIONS: "closed_ts_ns",
-        ANOMALIES: "missing",
-    },
+    EV.NUMBER: {MESSAGES: "number", CONNECTIONS: "closed_ts_ns", ANOMALIES: "missing"},
 }
+"""The column of each table for those of EV; tables of frames say theirs besides `frame_no` and `ts_ns`."""
+
+
+@cache
+def _columns(_: int) -> dict[int, str | dict[int, str]]:
+    """Return `_COLUMNS` with those of all tables of frames; as many tables are known."""
+    made = dict(_COLUMNS)
+    for source, frames in FRAMES_OF.items():
+        for name, column in {"ORDER": "frame_no", "TS": "ts_ns", **frames.columns}.items():
+            of = made[getattr(EV, name)]
+            assert isinstance(of, dict)
+            made[getattr(EV, name)] = of | {source: column}
+    return made
 
 
 def words(source: int, names: Any) -> Any:
     """Return the number of each name (EV.WHAT, Arrow int64); 0 for names that are not known, and for null."""
-    known = [name for of, name in _WORDS if of == source]
-    numbers = pa.array([_WORDS[source, name] for name in known], pa.int64())
+    known = [name for of, name in _words if of == source]
+    numbers = pa.array([_words[source, name] for name in known], pa.int64())
     if pa.types.is_dictionary(names.type):
         names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
         chunks = names.chunks if isinstance(names, pa.ChunkedArray) else [names]
@@ -311,7 +397,7 @@ def words_of(source: int, rows: pa.Table) -> Any:
     """Return the number of each row's event (EV.WHAT, Arrow int64)."""
     names = rows[EVENT_OF[source]]
     made = words(source, names)
-    for protocol in OWN_KINDS if source == MESSAGES else ():
+    for protocol in own_kinds() if source == MESSAGES else ():
         own = pc.fill_null(pc.equal(rows["protocol"], protocol), False)
         if pc.any(own).as_py():
             own_names = pc.binary_join_element_wise(protocol, names.cast(pa.string()), " ")

@@ -11,6 +11,11 @@ import pyarrow as pa
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Rows
 
+FINE = (0, 200)
+"""Reply codes that are no error; php-amqplib closes with 0."""
+REACH = 1 << 17
+"""Frames of a connection: an error whose request lies further back has no queue and no exchange."""
+
 
 class RemembersRequests:
     """A walk whose state is requests of the open connection: keys, and texts beside them.

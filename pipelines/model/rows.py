@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.events import Events
 from amqpscope.pipelines.model.store import SPILL, release
 
@@ -181,6 +182,75 @@ class Waiting:
         self.base = base
         if rows is not None and len(rows):
             self._add(rows.combine_chunks())
+
+
+class Retained:
+    """A few rows of one source that are needed for long, by the ids of their events.
+
+    An id is `base` and the event's position in its batch.
+
+    Attributes:
+        base: id of the first event of the batch.
+    """
+
+    def __init__(self, source: int, columns: tuple[str, ...]) -> None:
+        self.source = source
+        self.columns = columns
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all rows; ids begin again."""
+        self.base = 0
+        self.ids: Ints = np.zeros(0, np.int64)
+        self.rows: pa.Table | None = None
+        self._batch: Events | None = None
+
+    def begin(self, events: Events) -> None:
+        """Begin a batch."""
+        self._batch = events
+
+    def get(self, ids: Ints) -> pa.Table | None:
+        """Return rows by id, in this order, all null for -1; None when all are."""
+        here = (ids >= self.base) & (self._batch is not None)
+        earlier = (ids >= 0) & ~here
+        parts = [self.rows] if earlier.any() and self.rows is not None else []
+        place = np.full(len(ids), -1, np.int64)
+        if parts:
+            place[earlier] = np.searchsorted(self.ids, ids[earlier])
+        if here.any():
+            assert self._batch is not None
+            place[here] = np.arange(np.count_nonzero(here)) + sum(map(len, parts))
+            parts.append(self._batch.take(self.source, ids[here] - self.base, self.columns))
+        if not parts:
+            return None
+        rows = pa.concat_tables(parts)
+        if len(rows) == len(ids) and (place == np.arange(len(ids))).all():
+            return rows
+        return rows.take(pa.array(place, mask=place < 0))
+
+    def end(self, ids: Any) -> None:
+        """End the batch: of all rows those of these ids stay (-1: none)."""
+        assert self._batch is not None
+        retained = np.unique(np.asarray(ids, np.int64))
+        retained = retained[retained >= 0]
+        rows = self.get(retained)
+        self.ids, self.rows = retained, rows.combine_chunks() if rows is not None else None
+        self.base += len(self._batch)
+        self._batch = None
+
+    def close(self) -> None:
+        """Close the batch: all ids are those of stored rows."""
+        self._batch = None
+
+    def parts(self, name: str) -> dict[str, Any]:
+        """Return the parts of a state."""
+        found: dict[str, Any] = {f"{name} base": self.base, f"{name} ids": self.ids}
+        return found if self.rows is None else found | {f"{name} rows": self.rows}
+
+    def put_back(self, name: str, parts: dict[str, Any]) -> None:
+        """Restore what `parts` returned."""
+        self.base, self.ids = parts[f"{name} base"], parts[f"{name} ids"]
+        self.rows = parts.get(f"{name} rows")
 
 
 def spilled(rows: pa.Table) -> tuple[pa.Table, mmap]:

@@ -27,11 +27,24 @@ def events_of(events: Events, conn: Ints, source: int, messages: Any = None) -> 
         wanted |= events.source == source
     at = np.flatnonzero(events.source == CONNECTIONS)
     if len(at):
-        protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
-        wanted[at] = pc.equal(protocol, SPOKEN[source]).fill_null(False)
+        wanted[at] = speaks(events, at, source)
     if conn[CONN.ID] >= 0 or wanted.any():
         wanted |= events.source == ANOMALIES
     return np.flatnonzero(wanted)
+
+
+def concerns(events: Events, conn: Ints, source: int) -> bool:
+    """Return whether a batch may concern a walk over one protocol; arguments as in `events_of`."""
+    if conn[CONN.ID] >= 0 or len(events.tables.get(source, ())):
+        return True
+    at = np.flatnonzero(events.source == CONNECTIONS)
+    return len(at) > 0 and bool(speaks(events, at, source).any())
+
+
+def speaks(events: Events, at: Ints, source: int) -> Any:
+    """Return which rows of connections (at these positions) speak the protocol of a table of frames (bool)."""
+    protocol = events.take(CONNECTIONS, at, ["protocol"])["protocol"]
+    return pc.equal(protocol, SPOKEN[source]).fill_null(False).to_numpy()
 
 
 def matrix_of(events: Events, at: Ints) -> Ints:

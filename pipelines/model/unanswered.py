@@ -26,6 +26,8 @@ ENDED_BY = (
     None, "capture-end", "gap", "evicted", "channel-close", "connection-close", "discarded", "recover", "rollback",
 )  # fmt: skip
 """Names of the numbers that follow."""
+PATIENCE_NS = 60_000_000_000
+"""A transaction whose tx.select was missed is committed within this."""
 ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
 NEVER = 1 << 62
 Scope = tuple[int, int, int, int, int, int]

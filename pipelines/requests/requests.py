@@ -20,6 +20,7 @@ A pair is certain, or there is none:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ from amqpscope import spec
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model import connection
 from amqpscope.pipelines.model.channels import CHANNELS
-from amqpscope.pipelines.model.connection import CONN, open_connection
-from amqpscope.pipelines.model.events import FRAMES, FRAMES_010, SPOKEN, WORDS, what
+from amqpscope.pipelines.model.connection import open_connection
+from amqpscope.pipelines.model.events import FRAMES_OF, SPOKEN, WORDS, what
 from amqpscope.pipelines.model.store import grown
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED
 from amqpscope.pipelines.requests.open_requests import (
@@ -63,9 +64,10 @@ from amqpscope.pipelines.requests.uncertain import (
     resolve,
     trusted,
 )  # fmt: skip
+from amqpscope.spec.model import Method
 
 __all__ = [
-    "HELD", "KINDS", "ROLES", "TRUST", "UNKNOWN", "Requests", "answer", "ask", "begin_connection", "channel_of",
+    "HELD", "TRUST", "UNKNOWN", "Requests", "answer", "ask", "begin_connection", "channel_of",
     "cut_frame", "end_connection", "methods_of",
 ]  # fmt: skip
 
@@ -77,45 +79,52 @@ OPEN_AT_MOST = 1 << 18
 """Most open requests of a connection; for one more, the oldest of its queue is evicted."""
 _CHANNEL_WIDTH = len(CH)
 
-_FIRST = (
-    "connection.close", "channel.close", "connection.start", "connection.tune", "connection.open", "channel.open",
-)  # fmt: skip
-_ASKING = {
-    source: {m.full_name: m for m in spec.load(SPOKEN[source]).methods if m.responses and m.kind != "command"}
-    for source in (FRAMES, FRAMES_010)
-}
-"""Methods that ask, by source. Commands of AMQP 0-10 are not among them: their answers name their ids."""
-_NAMES = tuple(dict.fromkeys(name for methods in _ASKING.values() for name in methods))
-KINDS = (*_FIRST, *(name for name in _NAMES if name not in _FIRST))
-"""Methods that ask for an answer; first those that occur once per epoch (`open_requests.ONCE`)."""
 ASKS, ANSWERS, MAY_ANSWER, MAY_NOT_WAIT = range(4)
 
 
-def _roles() -> Any:
-    roles = np.full((WORDS, 4), NONE, np.int64)
-    for source, methods in _ASKING.items():
-        for name, method in methods.items():
-            kind, word = KINDS.index(name), what(source, name)
-            roles[word, ASKS] = kind
-            roles[word, MAY_NOT_WAIT] = any(field.name == "no_wait" for field in method.fields)
-            for response in method.responses:
-                word = what(source, response)
-                roles[word, MAY_ANSWER] = roles[word, ANSWERS]
-                roles[word, ANSWERS] = kind
-    return roles
+@cache
+def asking(source: int) -> dict[str, Method]:
+    """Return the methods of a protocol that ask, by name, but for commands: their answers name their ids."""
+    methods = spec.load(SPOKEN[source]).methods
+    return {method.full_name: method for method in methods if method.responses and method.kind != "command"}
 
 
-ROLES = _roles()
-"""By EV.WHAT: the kind that it asks, the kind that it answers, another that it answers where none of these is open (-1
-for none), whether it may not wait."""
-NAMED = {(method.class_id << 16) | method.id: KINDS.index(name) for name, method in _ASKING[FRAMES].items()}
-"""Kinds by what closes name: class and method."""
+@cache
+def kinds(source: int) -> tuple[str, ...]:
+    """Return the methods that ask for an answer; first what closes connection and channel, then what occurs once.
+
+    Args:
+        source: the protocol's table of frames.
+    """
+    frames = FRAMES_OF[source]
+    first = ((*frames.closes, "")[0], frames.closes_channel, *frames.once)
+    first += ("",) * (ONCE - len(first))
+    return (*first, *(name for name in asking(source) if name not in first))
+
+
+@cache
+def roles(source: int) -> Any:
+    """Return what methods ask and answer, by EV.WHAT.
+
+    Columns: the kind that it asks, the kind that it answers, another that it answers where none of these is open (-1
+    for none), whether it may not wait.
+    """
+    made = np.full((WORDS, 4), NONE, np.int64)
+    for name, method in asking(source).items():
+        kind, word = kinds(source).index(name), what(source, name)
+        made[word, ASKS] = kind
+        made[word, MAY_NOT_WAIT] = any(field.name == "no_wait" for field in method.fields)
+        for response in method.responses:
+            word = what(source, response)
+            made[word, MAY_ANSWER] = made[word, ANSWERS]
+            made[word, ANSWERS] = kind
+    return made
 
 
 def methods_of(source: int) -> tuple[str, ...]:
     """Return the methods of a table of frames that ask or answer."""
-    asking = _ASKING[source]
-    return (*asking, *sorted({response for method in asking.values() for response in method.responses}))
+    found = asking(source)
+    return (*found, *sorted({response for method in found.values() for response in method.responses}))
 
 
 class Requests:
@@ -150,7 +159,7 @@ class Requests:
         heap = self.heap
         return {
             "conn": self.conn,
-            "gaps": self.gaps[: 2 * (int(self.conn[[CONN.SERVER_GAPS, CONN.CLIENT_GAPS]].max()) + 1)],
+            "gaps": connection.used(self.conn, self.gaps),
             "channels": self.channels[: heap[HEAP.CHANNELS]],
             "queues": self.queues[: heap[HEAP.QUEUES]],
             "nodes": self.nodes[: heap[HEAP.NODES]],
@@ -258,7 +267,7 @@ def ask(state: State, slot: int, kind: int, side: int, identity: int, frame: int
     Args:
         state: see `open_requests`.
         slot: its channel.
-        kind: one of KINDS.
+        kind: one of `kinds`.
         side: who asks.
         identity: the event's id.
         frame: its frame.
@@ -311,7 +320,7 @@ def answer(state: State, slot: int, kind: int, side: int, identity: int, frame: 
     Args:
         state: see `open_requests`.
         slot: its channel.
-        kind: one of KINDS.
+        kind: one of `kinds`.
         side: who asked.
         identity: the event's id.
         frame: its frame.

@@ -21,7 +21,8 @@ from amqpscope.pipelines.run.event_store import PART, EventStore
 from amqpscope.pipelines.run.preparing import with_tcp
 from amqpscope.pipelines.run.runner import CONNECTIONS, Prepared, Runner
 from amqpscope.pipelines.run.sorting import BATCH, Sorted, joined, sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OVER_KEYS, RESOLVED, TABLES, OverKeys, rows_for
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OverKeys, over_keys, resolved, rows_for
+from amqpscope.pipelines.statistics import tables as all_tables
 
 Emit = Callable[[str, pa.Table], None]
 NOBODY = np.zeros(0, np.bool_)
@@ -46,7 +47,7 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
 def in_order(tables: Mapping[str, pa.Table], walks: Sequence[Walk]) -> Iterator[Sorted]:
     """Yield the rows of these tables as events in order; arguments are those of `batches`."""
     store = EventStore([walk.needs for walk in walks], room=None)
-    for source, name in enumerate(ev.SOURCES):
+    for source, name in ev.sources().items():
         if name in tables:
             rows = tables[name]
             if source == ev.CONNECTIONS:
@@ -78,7 +79,7 @@ class Engine:
     Args:
         compiled: whether kernels run compiled.
         window_ns: how far before a delivery to look for its publish (ns).
-        tables: the tables of statistics to make.
+        tables: the tables of statistics to make; None for all.
         deliveries: see `rows_for`.
         emit: called with each table's name and rows, in this thread.
         how: of the runner: `note`, `under_way`.
@@ -91,20 +92,20 @@ class Engine:
         self,
         compiled: bool = False,
         window_ns: int = HOUR_NS,
-        tables: Sequence[str] = TABLES,
+        tables: Sequence[str] | None = None,
         deliveries: bool = True,
         emit: Emit = lambda *_: None,
         **how: Any,
     ) -> None:
         self.compiled, self.window_ns, self.emit = compiled, window_ns, emit
-        self.tables = frozenset(tables)
-        self.rows = rows_for(tables, deliveries)
+        self.tables = frozenset(all_tables() if tables is None else tables)
+        self.rows = rows_for(tuple(self.tables), deliveries)
         self.runner = Runner(compiled, self.rows, **how)
         self._latencies = Latencies()
         self._adding: list[Future[None]] = []
         self.failures = Failures()
-        self.over_keys = [each for each in OVER_KEYS if each.of in self.rows]
-        self.resolved = {name: each for name, each in RESOLVED.items() if name in self.rows}
+        self.over_keys = [each for each in over_keys() if each.of in self.rows]
+        self.resolved = {name: each for name, each in resolved().items() if name in self.rows}
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
         self.partial |= {each.of: [] for each in self.resolved.values()}
         self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
@@ -149,7 +150,7 @@ class Engine:
             if len(self._adding) > WAITING:
                 self._adding.pop(0).result()
             self._adding.append(self._adder.submit(self._latencies.add, METRICS[name], rows))
-        waits = RESOLVED[name].undecided(rows) if name in self._undecided else NOBODY
+        waits = self.resolved[name].undecided(rows) if name in self._undecided else NOBODY
         if waits.any():
             self._undecided[name].append(rows.filter(pa.array(waits)))
             rows = rows.filter(pa.array(~waits))
@@ -197,16 +198,16 @@ class Engine:
         """Run the walks over keys, resolve undecided rows, and sum up; after all walks over connections.
 
         Args:
-            undecided: rows by table, those of RESOLVED.
+            undecided: rows by table, those that are resolved.
         """
         for each in self.over_keys:
             for found in self._over_keys(each, [self.partial.pop(each.of)]):
                 self.take(found)
-        for name, resolved in self.resolved.items():
-            parts = pa.concat_tables([resolved.schema.empty_table(), *self.partial.pop(resolved.of)])
-            facts = resolved.facts(parts, self.compiled)
+        for name, of in self.resolved.items():
+            parts = pa.concat_tables([of.schema.empty_table(), *self.partial.pop(of.of)])
+            facts = of.facts(parts, self.compiled)
             for rows in undecided[name]:
-                self._found(name, resolved.resolve(rows, facts))
+                self._found(name, of.resolve(rows, facts))
         self._found("failures", self.failures.table())
         for rows in self.captures:
             self._found("captures", rows)

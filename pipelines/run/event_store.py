@@ -21,16 +21,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.event_rows import DERIVED, DERIVED_WHEN_ASKED, LEADING, needed, prepared
+from amqpscope.pipelines.model.event_rows import DERIVED_WHEN_ASKED, derived, leading, needed, prepared, spent
 from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Needs, schema
 from amqpscope.pipelines.run.buckets import COUNT, Buckets
 from amqpscope.pipelines.run.incomplete_deliveries import waits
-from amqpscope.pipelines.run.merging import MERGED, merged, wanted, with_gaps
-from amqpscope.pipelines.run.sorting import ORDER, PLACE, Sorted, encoded, joined
+from amqpscope.pipelines.run.merging import merged, wanted, with_gaps
+from amqpscope.pipelines.run.sorting import PLACE, Sorted, encoded, joined
 
-SPARSE = tuple(ev.SPOKEN)
-"""Tables of which many rows are null in the columns that walks need."""
 PART = 1 << 17
 """Smaller parts are joined."""
 TRIM = 1 << 20
@@ -64,39 +62,30 @@ class Layout(NamedTuple):
 def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
     """Return what to store of each table for walks with these needs."""
     made = {}
-    for source in range(len(ev.SOURCES)):
+    for source in ev.sources():
         wanted = [each[source] for each in needs if source in each]
         columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
-        kept = tuple(name for name in LEADING[source] if name not in _SPENT[source])
-        kept += tuple(name for name in DERIVED[source] if name not in DERIVED_WHEN_ASKED)
+        kept = tuple(name for name in leading(source) if name not in spent(source))
+        kept += tuple(name for name in derived(source) if name not in DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
         words = None
-        if source in SPARSE and all(each.names is not None for each in wanted):
-            names = {name for each in wanted for name in each.names or ()}
+        if source in ev.FRAMES_OF and all(each.names is not None for each in wanted):
+            names, of_some = {name for each in wanted for name in each.names or ()}, (ev.EVENT_OF[source], *_PLACE)
             words = pa.array(sorted(ev.what(source, name) for name in names), pa.int16())
-            further += tuple(name for name in kept if name in _OF_SOME)
-            kept = tuple(name for name in kept if name not in _OF_SOME)
+            further += tuple(name for name in kept if name in of_some)
+            kept = tuple(name for name in kept if name not in of_some)
         elif source == ev.CONNECTIONS:
             kept = (*kept, "is_partial")
         if words is None:
             kept, further = kept + further, ()
         base = tuple(name for name in needed(source, columns) if name not in (*LISTED, "is_partial", "numbered_by")
-                     or name in LEADING[source])  # fmt: skip
+                     or name in leading(source))  # fmt: skip
         made[source] = Layout(base, kept, further, words)
     return made
 
 
-_SPENT: dict[int, tuple[str, ...]] = {
-    ev.CONNECTIONS: (),
-    ev.ANOMALIES: (),
-    ev.FRAMES: ("frame_type",),
-    ev.STREAM_FRAMES: (),
-    ev.FRAMES_010: ("segment_type", "size"),
-    ev.MESSAGES: ("first_frame_no", "protocol", "delivery_tag"),
-}
-"""Leading columns that only `prepared` reads."""
-_OF_SOME = ("method", "command", "capture", "packet")
-"""Leading columns that are read only of the rows of which a walk takes rows."""
+_PLACE = ("capture", "packet")
+"""Leading columns that, as the name of what happened, are read only of rows of which a walk takes rows."""
 
 
 class EventStore:
@@ -132,7 +121,7 @@ class EventStore:
         self._later: dict[tuple[int, int], int] = {}
         """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
-        self._wanted = {source: wanted(needs, source) for source in MERGED}
+        self._wanted = {source: wanted(needs, source) for source in self.layouts if ev.merges(source)}
         self.parts_in_memory: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._added = 0
@@ -152,27 +141,27 @@ class EventStore:
             rows = rows.append_column("is_partial", pa.repeat(pa.scalar(False), len(rows)))
         rows = prepared(source, rows, (*layout.leading, *layout.further), self.compiled)
         there = set(rows.schema.names)
-        leading = encoded(_with_values(source, rows.select([name for name in layout.leading if name in there])))
+        all_rows = encoded(_with_values(source, rows.select([name for name in layout.leading if name in there])))
         further = None
         if layout.words is not None:
             asked = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
             further = rows.select(list(layout.further)).filter(pa.array(asked))
             further = encoded(_with_values(source, further))
-            leading = leading.append_column(PLACE, pa.array(np.cumsum(asked) - 1, pa.int32(), mask=~asked))
-        return leading, further
+            all_rows = all_rows.append_column(PLACE, pa.array(np.cumsum(asked) - 1, pa.int32(), mask=~asked))
+        return all_rows, further
 
     def add(self, source: int, prepared: tuple[pa.Table, pa.Table | None]) -> None:
         """Store prepared rows."""
-        leading, further = prepared
-        if not len(leading):
+        rows, further = prepared
+        if not len(rows):
             return
         if further is not None:
             self._further[source].append(further)
-        self.parts_in_memory[source].append(leading)
-        self._join(source, len(leading))
-        self.rows += len(leading)
-        self._added += len(leading)
-        self.held += _size(leading, further)
+        self.parts_in_memory[source].append(rows)
+        self._join(source, len(rows))
+        self.rows += len(rows)
+        self._added += len(rows)
+        self.held += _size(rows, further)
         if self.room is not None and self.held > self.room:
             self._spill(self.connections(1))
             if self.held > self.room:
@@ -198,7 +187,12 @@ class EventStore:
         """Return the connections with at least this many frames and messages in memory, and no rows in files."""
         if not least:
             return self._in_memory(_connections(part for parts in self.parts_in_memory.values() for part in parts))
-        parts = [part["connection_id"] for source in (*ev.SPOKEN, ev.MESSAGES) for part in self.parts_in_memory[source]]
+        parts = [
+            part["connection_id"]
+            for source in self.layouts
+            if source >= ev.FIRST_FRAMES
+            for part in self.parts_in_memory[source]
+        ]
         counts = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).value_counts()
         found = counts.field("values").filter(pc.greater_equal(counts.field("counts"), least))
         return self._in_memory(found.drop_null())
@@ -225,8 +219,8 @@ class EventStore:
         """Return the number of each row's bucket (int64)."""
         identity = rows["connection_id"].fill_null(0).to_numpy()
         bucket = identity % COUNT
-        if ORDER[source]:
-            span = rows[ORDER[source]].fill_null(0).to_numpy() // self.span
+        if ev.order(source):
+            span = rows[ev.order(source)].fill_null(0).to_numpy() // self.span
             later = np.flatnonzero(span > 0)
             for at in np.unique(span[later]).tolist():
                 mine = later[span[later] == at]
@@ -246,8 +240,8 @@ class EventStore:
                 group[source] = [], []
                 for part, more in itertools.zip_longest(*taken):
                     mine = pc.is_in(part["connection_id"], value_set=some).to_numpy()
-                    if cuts is not None and len(cuts) and ORDER[source]:
-                        mine &= ~waits(part, ORDER[source], cuts)
+                    if cuts is not None and len(cuts) and ev.order(source):
+                        mine &= ~waits(part, ev.order(source), cuts)
                     _put(group[source], part, more, mine)
                     _put((self.parts_in_memory[source], self._further[source]), part, more, ~mine)
                 self.held += sum(map(_size, self.parts_in_memory[source])) + sum(map(_size, self._further[source]))
@@ -299,7 +293,7 @@ class EventStore:
         """Return the rows of a bucket: those of all connections but some, then those of each of these."""
         assert self._buckets is not None
         groups: list[_Group] = [{} for _ in range(1 + len(apart))]
-        for source, name in enumerate(ev.SOURCES):
+        for source, name in ev.sources().items():
             rows, further = (self._buckets.read(each, number) for each in (name, f"{name} further"))
             if rows is None:
                 continue
@@ -318,9 +312,9 @@ class EventStore:
             if parts:
                 if further:
                     parts = _placed(parts, further)
-                if source in MERGED and apart is not None:
+                if source in self._wanted and apart is not None:
                     for number, part in enumerate(parts):
-                        parts[number] = merged(part, self._wanted[source], apart, self.compiled)
+                        parts[number] = merged(source, part, self._wanted[source], apart, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
                 pa.default_memory_pool().release_unused()
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
@@ -338,7 +332,7 @@ class EventStore:
 
     def put_back(self, rows: Mapping[str, pa.Table]) -> None:
         """Add rows that `take_out` returned."""
-        for source, name in enumerate(ev.SOURCES):
+        for source, name in ev.sources().items():
             if name in rows:
                 self.add(source, (rows[name], rows.get(f"{name} further")))
 
@@ -356,7 +350,7 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 def _with_values(source: int, rows: pa.Table) -> pa.Table:
     """Return rows without the columns of some walks that are null in all rows."""
-    always = {*LEADING[source], *DERIVED[source]}
+    always = {*leading(source), *derived(source)}
     kept = [
         name
         for name, column in zip(rows.schema.names, rows.columns, strict=True)

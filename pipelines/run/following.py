@@ -22,10 +22,11 @@ from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.engine import Emit
 from amqpscope.pipelines.run.incremental import Continuing
-from amqpscope.pipelines.run.local import emitted, tables
+from amqpscope.pipelines.run.local import emitted
 from amqpscope.pipelines.run.preparing import PACKET
+from amqpscope.pipelines.statistics import tables
 
-NAME, VERSION = "statistics", 3
+NAME, VERSION = "statistics", 4
 """Of the state."""
 MOST_ROWS = 1 << 20
 """Rows of a dissection that wait for walks."""

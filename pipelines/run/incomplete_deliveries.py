@@ -6,6 +6,7 @@ A delivery stands at its first frame (`model.events`), but its row comes with it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.events import FRAMES, FRAMES_010, what
 
 PATIENCE_NS = 60 * 10**9
 """How long rows wait for others that are made later, in capture time: events for a delivery to be whole; what other
 connections decide, for these."""
-CONTENTS = {FRAMES: ("basic.deliver", "basic.get-ok", "basic.return"), FRAMES_010: ("message.transfer",)}
-"""Methods by which a server sends contents: one after the other on each channel."""
-_WORDS = {source: pa.array([what(source, name) for name in names], pa.int16()) for source, names in CONTENTS.items()}
-_RETURN = what(FRAMES, "basic.return")
 _EMPTY = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64())]).empty_table()
 Parts = dict[int, list[pa.Table]]
 
@@ -36,9 +32,9 @@ def cuts(parts: Parts, some: pa.Array, patience_ns: int | None) -> pa.Table:
     """
     found = [_EMPTY]
     whole = _rows(parts[ev.MESSAGES], ("connection_id", "order"), some)
-    for source, words in _WORDS.items():
+    for source, words, stand_last in _contents(len(ev.FRAMES_OF)):
         columns = ("connection_id", "channel", "frame_no", "ts_ns", "from_client", "what")
-        rows = _rows(parts[source], columns, some)
+        rows = _rows(parts.get(source, ()), columns, some)
         if not len(rows):
             continue
         begun = rows.filter(pc.and_(pc.is_in(rows["what"], value_set=words), pc.invert(rows["from_client"])))
@@ -46,12 +42,23 @@ def cuts(parts: Parts, some: pa.Array, patience_ns: int | None) -> pa.Table:
         if patience_ns is not None:
             last = last.filter(pc.greater_equal(last["ts_ns_max"], pc.max(rows["ts_ns"]).as_py() - patience_ns))
         last = last.select(["connection_id", "frame_no_max"]).rename_columns(["connection_id", "frame_no"])
-        returns = begun.filter(pc.equal(begun["what"], _RETURN)).select(["connection_id", "frame_no"])
-        for there in (whole.rename_columns(["connection_id", "frame_no"]), returns):  # a return stands at its last
+        others = begun.filter(pc.is_in(begun["what"], value_set=stand_last)).select(["connection_id", "frame_no"])
+        for there in (whole.rename_columns(["connection_id", "frame_no"]), others):
             last = last.join(there, ["connection_id", "frame_no"], join_type="left anti")
         found.append(last.select(["connection_id", "frame_no"]))
     made = pa.concat_tables(found).group_by("connection_id").aggregate([("frame_no", "min")])
     return made.rename_columns({"frame_no_min": "frame_no"})
+
+
+@cache
+def _contents(_: int) -> list[tuple[int, pa.Array, pa.Array]]:
+    """Return tables with frames that send contents, EV.WHAT of these, and of those whose messages stand at the end."""
+    made = []
+    for source, frames in ev.FRAMES_OF.items():
+        first, last = ([ev.what(source, n) for n in names] for names in (frames.contents.first, frames.contents.last))
+        if first or last:
+            made.append((source, pa.array([*first, *last], pa.int16()), pa.array(last, pa.int16())))
+    return made
 
 
 def waits(rows: pa.Table, order: str, cuts: pa.Table) -> Any:

@@ -12,14 +12,13 @@ from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.pipelines.across.keys import KEYED as KEYED_ROWS
 from amqpscope.pipelines.across.lost import LOST, SCHEMA, still_needed
 from amqpscope.pipelines.model.events import decoded
+from amqpscope.pipelines.model.members import KeyWalk
 from amqpscope.pipelines.model.walk import Collected, schema
 from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
 from amqpscope.pipelines.run.runner import CONNECTIONS, OPEN_NS
 from amqpscope.pipelines.run.sorting import sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, SHARED, OverKeys
-from amqpscope.pipelines.stream import stream_deliveries
-from amqpscope.pipelines.stream.stream_lag import StreamLag
+from amqpscope.pipelines.statistics import HOUR_NS, KEYED, OverKeys
 
 RENEWED = ("failures", "latency_buckets", "latency_summary")
 """Tables of which each batch writes anew what is not final."""
@@ -43,8 +42,8 @@ class Continuing(Engine):
 
     def __init__(self, compiled: bool, window_ns: int, emit: Emit, **how: Any) -> None:
         super().__init__(compiled, window_ns, emit=emit, room=None, patience_ns=PATIENCE_NS, **how)
-        self._lags: dict[str, bytes] = {}
-        """State of the walk over each stream."""
+        self._keys: dict[str, bytes] = {}
+        """State of the walk over each key that goes on."""
         self._open: list[int] = []
         """Connections that go on, of which others keep the state of walks."""
         self._now = -OPEN_NS
@@ -52,8 +51,8 @@ class Continuing(Engine):
 
     def merge(self, state: Mapping[str, Any]) -> None:
         """Add what `rest` returned: before this batch, or in this batch of another engine with other connections."""
-        lags, now, going_on = PLAIN.read(state["rest"])
-        self._lags |= lags
+        keys, now, going_on = PLAIN.read(state["rest"])
+        self._keys |= keys
         self._now = max(self._now, now)
         self._open += going_on
         for kind, held in (("partial", self.partial), ("undecided", self._undecided)):
@@ -69,7 +68,7 @@ class Continuing(Engine):
         Args:
             going_on: connections of which this engine keeps the state, if another one merges the rest.
         """
-        state: dict[str, Any] = {"rest": PLAIN.written([self._lags, self.now, list(going_on)])}
+        state: dict[str, Any] = {"rest": PLAIN.written([self._keys, self.now, list(going_on)])}
         for kind, held in (("partial", self.partial), ("undecided", self._undecided)):
             state |= {f"{kind} {name}": pa.concat_tables(parts) for name, parts in held.items() if parts}
         return {**state, "latencies": self.latencies.partial(), "failures": self.failures.partial()}
@@ -119,10 +118,10 @@ class Continuing(Engine):
                 self.partial[LOST] = [
                     still_needed(lost, until - self.window_ns, going_on, pa.chunked_array(ends, pa.int64()).unique())
                 ]
-            elif each.of == stream_deliveries.PARTIAL:
+            elif each.alone is not None:
                 young = pc.greater(rows["ts_ns"], until)
                 self.partial[each.of] = [rows.filter(young)]
-                self._lag(each, rows.filter(pc.invert(young)), is_last)
+                self._go_on(each, rows.filter(pc.invert(young)), is_last)
             else:
                 goes_on = _goes_on(rows, self.now - SESSION_NS if not is_last else OPEN_NS)
                 self.partial[each.of] = [rows.filter(goes_on)]
@@ -147,7 +146,8 @@ class Continuing(Engine):
 
     def _unfinished(self) -> pa.Array:
         """Return the connections of which there may be more rows."""
-        waiting = [parts for name, parts in self.partial.items() if name in SHARED] + list(self._undecided.values())
+        shared = {over.of for over in self.over_keys if over.shares}
+        waiting = [parts for name, parts in self.partial.items() if name in shared] + list(self._undecided.values())
         chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
         return pa.chunked_array([*chunks, pa.array(self.going_on, pa.int64())], pa.int64()).unique()
 
@@ -175,24 +175,25 @@ class Continuing(Engine):
         publishes = publishes.filter(pc.greater_equal(publishes["ts_ns"], until_ns - self.window_ns))
         return [publishes.slice(max(len(publishes) - MOST_PUBLISHES, 0)), rows.filter(pc.and_(is_delivery, young))]
 
-    def _lag(self, over: OverKeys, rows: pa.Table, is_last: bool) -> None:
-        """Go on with the walks over streams."""
+    def _go_on(self, over: OverKeys, rows: pa.Table, is_last: bool) -> None:
+        """Go on with the walks over single keys."""
         for batch in sorted_by(over.order, [rows], self.compiled):
-            keys = list(map(repr, zip(*(batch[name].to_pylist() for name in over.key), strict=True)))
+            names = list(map(repr, zip(*(batch[name].to_pylist() for name in over.key), strict=True)))
             first = 0
-            for end in range(1, len(keys) + 1):
-                if end == len(keys) or keys[end] != keys[first]:
-                    walk = self._stream(over, keys[first])
+            for end in range(1, len(names) + 1):
+                if end == len(names) or names[end] != names[first]:
+                    walk = self._alone(over, names[first])
                     self.take(walk.feed(batch.slice(first, end - first)))
-                    self._lags[keys[first]] = walk.take_out()
+                    self._keys[names[first]] = walk.take_out()
                     first = end
-        for key in list(self._lags) if is_last else ():
-            self.take(self._stream(over, key).finish())
+        for key in list(self._keys) if is_last else ():
+            self.take(self._alone(over, key).finish())
 
-    def _stream(self, over: OverKeys, key: str) -> StreamLag:
-        walk = StreamLag(self.compiled)
-        if key in self._lags:
-            walk.put_back(self._lags.pop(key))
+    def _alone(self, over: OverKeys, key: str) -> KeyWalk:
+        assert over.alone is not None
+        walk = over.alone(self.compiled)
+        if key in self._keys:
+            walk.put_back(self._keys.pop(key))
         return walk
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope import spec
 from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.places import Place
 from amqpscope.dissector.tables.output import WAITING_WORK, Output, Then
@@ -20,7 +19,7 @@ from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines.across.keys import DELIVERIES
 from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
-from amqpscope.pipelines.model.events import SOURCES, decoded
+from amqpscope.pipelines.model.events import decoded, sources
 from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations.compute import NAMES, in_parts
@@ -29,22 +28,21 @@ from amqpscope.pipelines.run.complete_connections import Chunk, Waves, interleav
 from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.preparing import PACKET, snapped
 from amqpscope.pipelines.run.runner import THREADS, Prepared
-from amqpscope.pipelines.statistics import HOUR_NS, TABLES
+from amqpscope.pipelines.statistics import HOUR_NS, tables
 
 if TYPE_CHECKING:  # tables are analyzed without the dissector
     from amqpscope.dissector.reading import Reading
     from amqpscope.dissector.tables.rows import Row
 
 FIRST = ("connections", *LISTED.values(), "anomalies")
-THEN = tuple(name for name in SOURCES if name not in FIRST)
-"""Tables that statistics are made from: those to read before frames, and the others."""
+"""Tables that are read before frames and messages."""
 AHEAD = 8
 """Chunks that are read while connections are walked over."""
 
 
-def tables() -> list[str]:
-    """Return the names of the tables of statistics."""
-    return [name for name in TABLES if name in spec.tables()]
+def then() -> tuple[str, ...]:
+    """Return the tables that are read then."""
+    return tuple(name for name in sources().values() if name not in FIRST)
 
 
 def analyze_folder(
@@ -115,12 +113,12 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
 
     for _ in read(chunks(FIRST, engine.runner.columns)):
         pass
-    then = chunks(THEN, engine.runner.columns)
+    rest = chunks(then(), engine.runner.columns)
     if note["complete"]:
         engine.take(engine.runner.connect(ends=False))
-    waves = Waves(lambda: chunks(THEN, lambda _: ("connection_id",)), readers)
-    for done in read(then):
-        advance("reading", done, len(then))
+    waves = Waves(lambda: chunks(then(), lambda _: ("connection_id",)), readers)
+    for done in read(rest):
+        advance("reading", done, len(rest))
         if note["complete"] and engine.runner.is_full:
             engine.runner.end(waves.complete(done))
             engine.step()
@@ -132,7 +130,7 @@ def walk_folder(folder: Place, emit: Emit, window_ns: int = HOUR_NS, advance: Ad
 def weight(folder: Place) -> int:
     """Return the bytes of memory that the statistics of a folder of tables take, roughly."""
     engine = Engine()
-    return sum(measured(folder, table, engine.runner.columns(table))[1] for table in FIRST + THEN)
+    return sum(measured(folder, table, engine.runner.columns(table))[1] for table in FIRST + then())
 
 
 def schemas(relations: Sequence[str] = NAMES) -> dict[str, pa.Schema]:

@@ -16,6 +16,7 @@ after which the next one is of the same method and channel, with no close betwee
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,20 +25,17 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.pipelines.model.connection import FRAME_CUT, is_gap
-from amqpscope.pipelines.model.events import FRAMES, FRAMES_010, WORDS, what
+from amqpscope.pipelines.model.connection import FRAME_CUT, GAP_WORDS
+from amqpscope.pipelines.model.events import FRAMES_OF, WORDS, what
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Needs
 
-_GAPS = pa.array([word for word in range(WORDS) if is_gap(word) and word != FRAME_CUT], pa.int16())
+_GAPS = pa.array([word for word in GAP_WORDS if word != FRAME_CUT], pa.int16())
 """Anomalies after which frames may be missing; nothing comes after a cut one."""
-MERGED = (FRAMES, FRAMES_010)
-"""Tables whose frames are merged."""
 _CONTENT = "content_size"
 _BOTH = 3
 _LAST, _ALL = 1, 2
 """How frames of a method are wanted: the last before a close, or all."""
-_CLOSE, _CONNECTION_CLOSE = what(FRAMES, "channel.close"), what(FRAMES, "connection.close")
 
 
 class Seen(NamedTuple):
@@ -52,12 +50,12 @@ SEEN = declare(Seen)
 _LOSSY = -1
 
 
-def wanted(needs: Sequence[Mapping[int, Needs]], source: int = FRAMES) -> Any:
+def wanted(needs: Sequence[Mapping[int, Needs]], source: int) -> Any:
     """Return how walks with these needs ask for the frames of a method (uint8 by EV.WHAT; 0: not at all).
 
     Args:
         needs: of the walks.
-        source: one of MERGED.
+        source: a table whose frames are merged (`protocols.Frames.merges`).
     """
     made = np.zeros(WORDS, np.uint8)
     for names, last in ((each[source].names, each[source].last) for each in needs if source in each):
@@ -78,10 +76,19 @@ def with_gaps(anomalies: Iterable[pa.Table]) -> pa.Array:
     return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).unique().drop_null()
 
 
-def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
+@cache
+def _closes(source: int) -> Any:
+    """Return which frames of a table close a channel or their connection (uint8 by EV.WHAT)."""
+    frames, made = FRAMES_OF[source], np.zeros(WORDS, np.uint8)
+    made[[what(source, name) for name in (*frames.closes, frames.closes_channel) if name]] = 1
+    return made
+
+
+def merged(source: int, frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa.Table:
     """Return frames without those that a later one stands for, which has the times of all.
 
     Args:
+        source: their table.
         frames: rows of `event_rows.prepared`, those of a connection mostly in their order.
         wanted: how walks ask for such frames (`wanted`).
         apart: connections that keep all of theirs.
@@ -96,7 +103,8 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
     )
     word = frames["what"].to_numpy()
     asked = wanted[word]
-    call(supersede, compiled, connection, frame, word, channel, epoch, np.full((len(lossy), 2), -1, np.int64), asked)
+    following, closes = np.full((len(lossy), 2), -1, np.int64), _closes(source)[word]
+    call(supersede, compiled, connection, frame, word, channel, epoch, following, closes, asked)
     bare = (asked == 0) & (frames["cut"].to_numpy() == 0)
     begun = first_ts.copy()
     has_content = _CONTENT in frames.column_names
@@ -113,8 +121,9 @@ def merged(frames: pa.Table, wanted: Any, apart: pa.Array, compiled: bool) -> pa
 
 @kernel
 def supersede(
-    connection: Array, frame: Array, word: Array, channel: Array, epoch: Array, following: Array, asked: Array
-) -> None:
+    connection: Array, frame: Array, word: Array, channel: Array, epoch: Array, following: Array, closes: Array,
+    asked: Array,
+) -> None:  # fmt: skip
     """Find the frames that are not wanted because of the next of their method.
 
     Args:
@@ -125,6 +134,7 @@ def supersede(
         epoch: channel_epoch.
         following: for each connection, the row after it that may take its place, and the number of that frame; -1 for
             none.
+        closes: 1 for frames that close a channel or the connection.
         asked: how each is wanted; written: 0 for those whose place another takes.
     """
     for i in range(len(connection) - 1, -1, -1):
@@ -133,7 +143,7 @@ def supersede(
             continue
         is_next = following[of, 1] == frame[i] + 1  # else a close may lie between that is in another part
         following[of, 1] = frame[i]
-        if not is_next or word[i] == _CLOSE or word[i] == _CONNECTION_CLOSE:
+        if not is_next or closes[i] == 1:
             following[of, 0] = -1
         if asked[i] == _LAST:
             other = following[of, 0]

@@ -42,8 +42,6 @@ OPEN_NS = 1 << 62
 CONNECTIONS = "connections"
 TCP = tuple(LISTED.values())
 """Tables whose rows come as lists in rows of connections."""
-ALL = frozenset(ev.SPOKEN.values())
-"""Protocols with walks."""
 THREADS = 2
 """Threads that walk, besides the one that sorts and emits results."""
 NOTHING = pa.array([], pa.string())
@@ -109,7 +107,9 @@ class Runner:
         self._fed: set[int] = set()
         self._spoken: dict[int, str] = {}
         """Protocols of connections that go on."""
-        self._of = {name: [n for n, chain in enumerate(self.chains) if name in _speaks(chain)] for name in ALL}
+        self._of = {
+            name: [n for n, chain in enumerate(self.chains) if name in _speaks(chain)] for name in ev.spoken().values()
+        }
         """The walks that a connection concerns, by its protocol; of others, and until it is known, all."""
         self._pool = ThreadPoolExecutor(threads, "amqpscope-walk") if threads else None
         self._walking: list[Future[list[Rows]]] = []
@@ -122,9 +122,9 @@ class Runner:
         """Return the columns that are needed of a table; none for a table that is not needed."""
         if table in self._known:
             return tuple(schema(table).names)
-        if table not in ev.SOURCES:
+        if table not in ev.SOURCES.values():
             return ()
-        found = self.store.layouts[ev.SOURCES.index(table)].base
+        found = self.store.layouts[ev.source_of(table)].base
         if table == "messages" and self._keyed:
             return tuple(dict.fromkeys((*found, *keys.COLUMNS, *TIMED)))
         return found
@@ -139,7 +139,7 @@ class Runner:
         """
         if table in self._known:
             return Prepared(table, (rows, None))
-        if table not in ev.SOURCES or not len(rows):
+        if table not in ev.SOURCES.values() or not len(rows):
             return None
         keyed = None
         if table == "messages":
@@ -150,7 +150,7 @@ class Runner:
             if self._keyed:
                 rows = rows.append_column("content", pa.array(content(rows, self.compiled)))
                 keyed = encoded(keys.keyed(rows, self.compiled))
-        return Prepared(table, self.store.prepare(ev.SOURCES.index(table), rows), keyed)
+        return Prepared(table, self.store.prepare(ev.source_of(table), rows), keyed)
 
     def add(self, prepared: Prepared | None) -> list[Rows]:
         """Store prepared rows; return rows that need no walk: messages by their keys."""
@@ -163,7 +163,7 @@ class Runner:
         if len(leading):
             self.now = max(self.now, pc.max(leading["ts_ns"]).as_py() or self.now)
             self.waiting += len(leading)
-        self.store.add(ev.SOURCES.index(prepared.table), prepared.rows)
+        self.store.add(ev.source_of(prepared.table), prepared.rows)
         return [(KEYED, prepared.keyed)] if prepared.keyed is not None else []
 
     def end(self, connections: pa.Array) -> None:
@@ -228,7 +228,7 @@ class Runner:
         """Walk over all rows that are left; yield rows, with those of everything outstanding."""
         seen = []
         if not self.note["complete"]:
-            seen = [spans(self.store.parts(source), protocol) for source, protocol in ev.SPOKEN.items()]
+            seen = [spans(self.store.parts(source), protocol) for source, protocol in ev.spoken().items()]
         yield from self.connect(seen)
         self._is_over = True
         for rows in self.store.sorted(self._apart):
@@ -347,8 +347,9 @@ def _fed(chain: Chain, events: Events) -> list[Rows]:
 def _speaks(chain: Chain) -> frozenset[str]:
     """Return the protocols that concern a chain; windows of TCP, and messages without their frames, are of all."""
     if any({*LISTED} & {*needs[ev.CONNECTIONS].columns} for needs in chain.needs if ev.CONNECTIONS in needs):
-        return ALL
-    return frozenset(ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN) or ALL
+        return frozenset(ev.spoken().values())
+    found = {ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN}
+    return frozenset(found or ev.spoken().values())
 
 
 def _without_end(rows: pa.Table) -> pa.Table:

@@ -108,13 +108,17 @@ class Sorted:
         self._compiled = compiled
         found = [pc.unique(rows["connection_id"]) for rows, _ in reversed(tables.values())]
         self._identities = pa.chunked_array(found, pa.int64()).unique().drop_null()
-        highest = [pc.max(rows[ORDER[source]]).as_py() or 0 for source, (rows, _) in tables.items() if ORDER[source]]
+        highest = [
+            pc.max(rows[ev.order(source)]).as_py() or 0 for source, (rows, _) in tables.items() if ev.order(source)
+        ]
         self._shift = (max([0, *highest]) + 1).bit_length()
         self._sources: dict[int, _Source] = {}
         for source in list(tables):
             rows, further = tables.pop(source)
             by, keys = self._sorted(source, rows)
-            self._sources[source] = _Source(rows.drop_columns(list(_IN_KEYS[source])), further, by, keys)
+            self._sources[source] = _Source(
+                rows.drop_columns(["connection_id", *filter(None, [ev.order(source)])]), further, by, keys
+            )
 
     def __len__(self) -> int:
         return sum(len(source.by) for source in self._sources.values())
@@ -123,8 +127,8 @@ class Sorted:
         dense = pc.index_in(rows["connection_id"], value_set=self._identities)
         connection = dense.fill_null(-1).to_numpy()
         key = np.zeros(len(rows), np.int64)
-        if ORDER[source]:
-            key = rows[ORDER[source]].fill_null(-1).to_numpy() + 1
+        if ev.order(source):
+            key = rows[ev.order(source)].fill_null(-1).to_numpy() + 1
             connection = np.where(key == 0, np.int32(-1), connection)
         counts = np.bincount(connection[connection >= 0], minlength=len(self._identities))
         by = np.empty(int(counts.sum()), np.int32)
@@ -181,19 +185,12 @@ class Sorted:
             columns |= _columns(source.further.take(columns.pop(PLACE).combine_chunks()))
         keys = source.keys[first:last]
         columns["connection_id"] = self._identities.take(pa.array(keys >> self._shift))
-        if ORDER[number]:
-            columns[ORDER[number]] = pa.array((keys & ((1 << self._shift) - 1)) - 1)
+        if ev.order(number):
+            columns[ev.order(number)] = pa.array((keys & ((1 << self._shift) - 1)) - 1)
         declared = schema(ev.SOURCES[number])
         for name in set(self._columns[number]).intersection(declared.names) - set(columns):
             columns[name] = pa.nulls(last - first, declared.field(name).type)
         return pa.table(dict(sorted(columns.items())))  # in an order that all batches share: walks join rows of them
-
-
-ORDER = {ev.CONNECTIONS: "", **dict.fromkeys((ev.ANOMALIES, *ev.SPOKEN), "frame_no"), ev.MESSAGES: "order"}
-"""The column by which rows of a connection are sorted."""
-_IN_KEYS = {
-    source: tuple(dict.fromkeys(("connection_id", *([name] if name else ())))) for source, name in ORDER.items()
-}
 
 
 def sorted_by(order: Sequence[str], parts: list[pa.Table], compiled: bool = False) -> Iterator[pa.Table]:

@@ -45,7 +45,7 @@ from amqpscope.pipelines.spark import relations
 from amqpscope.pipelines.spark.progress import Done, Tally, Watch, watched
 from amqpscope.pipelines.spark.tasks import WRITTEN, SparkError, Submission, Task, collected, run
 from amqpscope.pipelines.spark.versions import by_part
-from amqpscope.pipelines.statistics import HOUR_NS, TABLES, rows_for
+from amqpscope.pipelines.statistics import HOUR_NS, rows_for, tables
 
 BLOCKS = "part int, key long, capture int, number long, segments binary, secrets binary"
 """`parallel.blocks.SCHEMA`."""
@@ -284,15 +284,17 @@ def _size(split: Split | Seated) -> int:
     return size if split.part is None else (split.part.end or size) - split.part.begin
 
 
-def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
-    """Return the numbers of groups, each in a partition of its own."""
-    return spark.range(0, len(groups), 1, len(groups))
+def numbers(spark: SparkSession, count: int, tasks: int | None = None) -> DataFrame:
+    """Return the numbers below `count`, divided among tasks; None: each has one of its own."""
+    return spark.range(0, count, 1, tasks or count)
 
 
 def survey_all(spark: SparkSession, compiled: bool, tally: Tally, lists: list[list[Split]]) -> list[Survey]:
     """Return the surveys of lists of splits of captures, in their order."""
     groups = grouped(spark, lists)
-    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled, tally), SURVEYS).collect)
+    found = run(
+        numbers(spark, len(groups)).mapInArrow(partial(survey_groups, groups, compiled, tally), SURVEYS).collect
+    )
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
@@ -311,7 +313,9 @@ def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
     groups = grouped(spark, ready.plan.chains)
     count = parts(spark, [each.source for each in ready.plan.surveys])
-    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS)
+    cuts = numbers(spark, len(groups)).mapInArrow(
+        partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS
+    )
     return by_part(cuts, count).sortWithinPartitions(*blocks.ORDER)
 
 
@@ -345,7 +349,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
     """Dissect the flows of a part, and walk over their rows; yield the part files that were written (WRITTEN)."""
     dissector = known.dissector(job.compiled)
     note = {"complete": True, "from_ns": known.options.from_ns, "to_ns": known.options.to_ns}
-    rows = rows_for(TABLES)
+    rows = rows_for(tables())
     runner = Runner(job.compiled, rows, note, under_way=dissector.under_way, threads=0)
     cut = pa.array(job.cut, pa.string())
     with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:

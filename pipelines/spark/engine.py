@@ -29,6 +29,7 @@ from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import prepared
 from amqpscope.pipelines.model.events import Events, decoded
 from amqpscope.pipelines.model.listed import LISTED
+from amqpscope.pipelines.model.members import KeyedWalk
 from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run import kernels, local
 from amqpscope.pipelines.run.engine import Engine
@@ -44,14 +45,13 @@ from amqpscope.pipelines.statistics import (
     HOUR_NS,
     KEYED,
     METRICS,
-    OVER_KEYS,
-    RESOLVED,
-    SHARED,
     Chain,
-    KeyedWalk,
     OverKeys,
     chains,
     needs_of,
+    over_keys,
+    resolved,
+    tables,
 )  # fmt: skip
 
 LATENCIES = "latencies"
@@ -126,7 +126,7 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
             connections = _connections(engine, folder)
             where, system = arrow(hidden / "connections.parquet")
             pq.write_table(connections, where, filesystem=system)
-            tables = {source: read_table(spark, folder, name) for source, name in enumerate(ev.SOURCES)}
+            tables = {source: read_table(spark, folder, name) for source, name in ev.sources().items()}
             tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
             rows = ordered(tables, partitions(spark, weight))
             found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN), READ_EVERY)
@@ -158,7 +158,7 @@ def _connections(engine: Engine, folder: Place) -> pa.Table:
     """Return connections with the further columns that walks need."""
     runner, seen = engine.runner, []
     if not runner.note["complete"]:
-        for source, protocol in ev.SPOKEN.items():
+        for source, protocol in ev.spoken().items():
             parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
             seen.append(spans(parts, protocol))
     rows = with_missing(_whole(folder, "connections"), seen)
@@ -222,6 +222,7 @@ class Task(tasks.Task):
         super().__init__(job.folder, schemas)
         self.job = job
         self.latencies = Latencies()
+        self._shared, self._resolved = {over.of for over in over_keys() if over.shares}, resolved()
         self._unfinished: list[pa.ChunkedArray] = []
         self._schemas = schemas
 
@@ -233,11 +234,11 @@ class Task(tasks.Task):
     def add(self, found: Iterator[Rows] | Sequence[Rows]) -> None:
         """Write rows."""
         for name, rows in found:
-            if name in SHARED:
+            if name in self._shared:
                 self._unfinished.append(rows["connection_id"])
             if name in METRICS:
                 self.latencies.add(METRICS[name], rows)
-            if name in RESOLVED and (waits := RESOLVED[name].undecided(rows)).any():
+            if name in self._resolved and (waits := self._resolved[name].undecided(rows)).any():
                 self._add(UNDECIDED + name, rows.filter(pa.array(waits)))
                 self._add(name, rows.filter(pa.array(~waits)))
             else:
@@ -261,10 +262,10 @@ class Task(tasks.Task):
 
 def partial_schemas() -> dict[str, pa.Schema]:
     """Return the schemas of all that tasks write."""
-    found = {name: schema(name) for name in local.tables()}
-    found |= dict(each.given for each in OVER_KEYS if each.given)
-    found |= {each.of: each.schema for each in OVER_KEYS} | {each.of: each.schema for each in RESOLVED.values()}
-    found |= {UNDECIDED + name: schema(name) for name in RESOLVED}
+    found = {name: schema(name) for name in tables()}
+    found |= dict(each.given for each in over_keys() if each.given)
+    found |= {each.of: each.schema for each in over_keys()} | {each.of: each.schema for each in resolved().values()}
+    found |= {UNDECIDED + name: schema(name) for name in resolved()}
     return found | {LATENCIES: PARTIAL}
 
 
@@ -273,14 +274,14 @@ def partial_schemas() -> dict[str, pa.Schema]:
 
 def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str, list[Part]], job: Job) -> None:
     """Move part files into place, and finish what needs rows of all connections."""
-    for each in OVER_KEYS:
+    for each in over_keys():
         files = found.get(each.of, [])
         if sum(file.rows for file in files) > FEW:
             given = [part.file for part in found.get(each.given[0], ())] if each.given else []
             for name, parts in collected(_walked_over(spark, each, files, given, job), READ_EVERY).items():
                 found[name] = found.get(name, []) + parts
             del found[each.of]
-    for name in local.tables():
+    for name in tables():
         for file in found.get(name, ()):
             made.adopt(file)
     for file in found.get(LATENCIES, ()):
@@ -288,7 +289,7 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     for name in engine.partial:
         engine.partial[name] = [pq.read_table(readable(file.file)) for file in found.get(name, ())]
     waiting = {
-        name: (pq.read_table(readable(file.file)) for file in found.get(UNDECIDED + name, ())) for name in RESOLVED
+        name: (pq.read_table(readable(file.file)) for file in found.get(UNDECIDED + name, ())) for name in resolved()
     }
     engine.emit = partial(local.emitted, made)
     engine.conclude(waiting)
@@ -306,7 +307,7 @@ def _walked_over(
 
 def walk_keys(of: str, given: Sequence[Place], job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Walk over the keys of a task; yield the part files that it wrote (WRITTEN)."""
-    over = next(each for each in OVER_KEYS if each.of == of)
+    over = next(each for each in over_keys() if each.of == of)
     parts = [pq.read_table(readable(file)) for file in given]
     rows = pa.concat_tables([over.given[1].empty_table(), *parts]) if over.given else None
     walk: KeyedWalk = over.walk(job.compiled, job.window_ns, rows)

@@ -6,7 +6,7 @@ What needs rows of several connections is grouped by its key in a second step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial, reduce
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from amqpscope.pipelines import statistics
 from amqpscope.pipelines.across import keys
 from amqpscope.pipelines.connections import failures
 from amqpscope.pipelines.connections.failures import Failures
@@ -35,9 +36,6 @@ from amqpscope.pipelines.spark.versions import to_arrow
 from amqpscope.pipelines.statistics import (
     KEYED,
     METRICS,
-    OVER_KEYS,
-    RESOLVED,
-    SHARED,
     OverKeys,
     chains,
     needs_of,
@@ -76,15 +74,25 @@ def job(name: str, tables: Mapping[str, DataFrame], window_ns: int) -> DataFrame
     cut: tuple[str, ...] = ()
     if "captures" in tables:
         cut = tuple(snapped(to_arrow(tables["captures"].select("capture", "snap_length"))).to_pylist())
-    over_keys = [over for over in OVER_KEYS if name in over.tables]
-    parts = [_over_keys(over, name, tables, window_ns, cut) for over in over_keys]
-    if parts and not any(over.of in SHARED for over in over_keys):
+    over_keys = [over for over in statistics.over_keys() if name in over.tables]
+    parts = [
+        _over_keys(over, name, tables, window_ns, cut)
+        for over in over_keys
+        if not over.shares or _there(over.of, tables)
+    ]
+    if parts and not any(over.shares for over in over_keys):
         return reduce(DataFrame.union, parts)
-    parts = parts if "amqp010_frames" in tables else []
     rows = reduce(DataFrame.union, [_over_connections(Task(name, cut), tables, schema(name)), *parts])
-    if name in RESOLVED and "stream_frames" in tables:
-        return _resolved(name, rows, _over_connections(Task(RESOLVED[name].of, cut), tables, RESOLVED[name].schema))
+    resolved = statistics.resolved().get(name)
+    if resolved is not None and _there(resolved.of, tables):
+        return _resolved(name, rows, _over_connections(Task(resolved.of, cut), tables, resolved.schema))
     return rows
+
+
+def _there(of: str, tables: Collection[str]) -> bool:
+    """Return whether there are frames of the protocol whose walks yield these rows."""
+    sources = {source for chain in chains(rows=(of,)) for needs in chain.needs for source in needs}
+    return any(source in ev.SPOKEN and ev.SOURCES[source] in tables for source in sources)
 
 
 def _spark(fields: pa.Schema) -> StructType:
@@ -96,7 +104,7 @@ def _spark(fields: pa.Schema) -> StructType:
 
 def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Schema) -> DataFrame:
     kept = layouts(needs_of(chains(rows=(task.of,))))
-    there = {source: tables[name] for source, name in enumerate(ev.SOURCES) if name in tables}
+    there = {source: tables[name] for source, name in ev.sources().items() if name in tables}
     there[ev.CONNECTIONS] = _with_tcp(tables)
     ordered = union.ordered(there, kept)
     return ordered.mapInArrow(partial(walk_connections, task), _spark(fields))
@@ -179,7 +187,7 @@ def _keyed(cut: tuple[str, ...], batches: Batches) -> Batches:
 
 def walk_keys(of: str, name: str, window_ns: int, given: pa.Table | None, batches: Batches) -> Batches:
     """Walk over the keys of a task."""
-    over = next(each for each in OVER_KEYS if each.of == of)
+    over = next(each for each in statistics.over_keys() if each.of == of)
     walk = over.walk(kernels.begin(None), window_ns, given)
     for batch in batches:
         yield from _wanted(name, walk.feed(pa.Table.from_batches([batch]).cast(over.schema)))
@@ -188,7 +196,7 @@ def walk_keys(of: str, name: str, window_ns: int, given: pa.Table | None, batche
 
 def _resolved(name: str, rows: DataFrame, reported: DataFrame) -> DataFrame:
     """Return rows with the column filled in that facts of all connections decide."""
-    resolved = RESOLVED[name]
+    resolved = statistics.resolved()[name]
     fields = resolved.facts(resolved.schema.empty_table(), False).schema
     facts = reported.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
     by = [each for each in fields.names if each in rows.columns]
@@ -197,20 +205,20 @@ def _resolved(name: str, rows: DataFrame, reported: DataFrame) -> DataFrame:
 
 
 def _facts(name: str, batches: Batches) -> Batches:
-    resolved = RESOLVED[name]
+    resolved = statistics.resolved()[name]
     parts = [pa.Table.from_batches([batch]).cast(resolved.schema) for batch in batches]
     reported = pa.concat_tables([resolved.schema.empty_table(), *parts])
     yield from resolved.facts(reported, kernels.begin(None)).combine_chunks().to_batches()
 
 
 def _decided(name: str, batches: Batches) -> Batches:
-    fields = RESOLVED[name].facts(RESOLVED[name].schema.empty_table(), False).schema
+    fields = statistics.resolved()[name].facts(statistics.resolved()[name].schema.empty_table(), False).schema
     for batch in batches:
         whole = pa.Table.from_batches([batch])
         rows = whole.select(schema(name).names).cast(schema(name))
         facts = whole.select(fields.names).cast(fields)
         known = facts.filter(facts["stored"].is_valid()).group_by(fields.names).aggregate([])
-        yield from RESOLVED[name].resolve(rows, known.select(fields.names)).combine_chunks().to_batches()
+        yield from statistics.resolved()[name].resolve(rows, known.select(fields.names)).combine_chunks().to_batches()
 
 
 # ---- sums

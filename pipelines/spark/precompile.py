@@ -25,11 +25,11 @@ def compile_kernels(folder: Place) -> None:
 def main(folder: Place) -> None:
     """Walk over the first rows of these tables."""
     from amqpscope.pipelines.folder import read_note, read_parts  # noqa: PLC0415
-    from amqpscope.pipelines.run.local import FIRST, THEN  # noqa: PLC0415
+    from amqpscope.pipelines.run.local import FIRST, then  # noqa: PLC0415
     from amqpscope.pipelines.run.runner import Runner  # noqa: PLC0415
 
     runner = Runner(compiled=True, note=read_note(folder))
-    for table in FIRST + THEN:
+    for table in FIRST + then():
         for rows in islice(read_parts(folder, table, runner.columns(table)), 1):
             runner.add(runner.prepare(table, rows))
     deque(runner.finish(), 0)

@@ -9,33 +9,41 @@ The states of a subscription:
 | waits | a frame after which the balance is 0 or less | an interval of `flow_control` begins |
 | released | credit, while it waits | the interval ends; the next delivery shows whether it was a wait |
 
-A wait that a gap cuts off counts up to the gap, and has no end. A wait ends when another subscription takes its id.
-It is proven where the next delivery follows the credit at once, or brings a chunk that the broker had written before
-the credit came. No chunk is delivered before it is written, so the least age of chunks bounds how much the clock of the
-capture is ahead of the broker's.
+A wait ends when another subscription takes its id. No chunk is delivered before it is written, so the least age of
+chunks bounds how much the clock of the capture is ahead of the broker's.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, STREAM_FRAMES, what
+from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
+from amqpscope.pipelines.model.credit import (
+    AT_LEAST,
+    MILLISECOND,
+    MOST_ROUND_TRIP,
+    MOST_TIME,
+    NEVER,
+    NONE,
+    ST,
+    SUB,
+    Written,
+    cut_off,
+    end_wait,
+    gaps_of,
+    is_certain,
+    prove,
+    wait,
+)
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, what
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.streams import NEVER, NONE, OK, lasted
-from amqpscope.pipelines.stream.subscriptions import SUB
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
+from amqpscope.pipelines.stream.streams import OK
 
-AT_LEAST = 1_000_000
-"""A delivery within one millisecond, or two round trips if that is longer, follows a credit (ns)."""
-MILLISECOND = 1_000_000
-MOST_TIME = 1 << 42
-"""Times of chunks beyond this (milliseconds: the year 2109) do not count."""
-MOST_ROUND_TRIP = 1 << 40
-"""Longer round trips (18 minutes) do not count."""
 SUBSCRIBED, CREDIT, DELIVERED, UNSUBSCRIBED = range(4)
 KINDS = ("subscribe", "credit", "deliver", "unsubscribe")
 _SUBSCRIBE, _CREDIT, _DELIVER, _UNSUBSCRIBE = (what(STREAM_FRAMES, kind) for kind in KINDS)
@@ -69,34 +77,8 @@ class Change(NamedTuple):
     SINCE: int  # time since which no credit is left; NONE: some is left
 
 
-class Wait(NamedTuple):
-    """Columns of `waits`: a row of `flow_control`."""
-
-    CONNECTION: int
-    SUBSCRIPTION: int
-    START: int  # id of the frame that began it
-    START_TS: int
-    END: int  # id of the frame that ended it; -1: none
-    END_TS: int  # NONE: not known
-    SEEN: int  # 1: the end was seen
-    PROVEN: int
-
-
-class State(NamedTuple):
-    """Columns of `state`."""
-
-    AT: int
-    CHANGES: int
-    WAITS: int
-    WINDOW: int  # ns within which a delivery follows a credit
-    CLOSING: int  # subscriptions that are closed, at the end of the connection
-    AGE: int  # the least age of a chunk that was delivered (ns); NEVER: none
-
-
-MORE, CH, WT, ST = declare(More), declare(Change), declare(Wait), declare(State)
+MORE, CH = declare(More), declare(Change)
 FULL, DONE = range(2)
-Written = tuple[Any, Any]
-"""Changes (CH) and waits (WT)."""
 
 
 @kernel
@@ -180,12 +162,6 @@ def credit(
 
 
 @kernel
-def is_certain(conn: Array, gaps: int) -> bool:
-    """Return whether no frame of either side can be missing since there were this many gaps."""
-    return sb.gaps_of(conn) == gaps and not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT)
-
-
-@kernel
 def begin(rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Give the id to the requested subscription."""
     asked, frame, ts = rows[row, SUB.ASKED], rows[row, SUB.ASKED_FRAME], rows[row, SUB.ASKED_TS]
@@ -198,7 +174,7 @@ def begin(rows: Array, row: int, conn: Array, gaps: Array, written: Written, sta
     begun_with = rows[row, SUB.ASKED_CREDIT]
     first = 0 if begun_with == NONE else begun_with
     certain = not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT) and begun_with != NONE
-    if certain and first <= 0 and rows[row, SUB.GRANTED] <= 0 and sb.gaps_of(conn) == rows[row, SUB.GAPS]:
+    if certain and first <= 0 and rows[row, SUB.GRANTED] <= 0 and gaps_of(conn) == rows[row, SUB.GAPS]:
         rows[row, SUB.SINCE] = asked
         rows[row, SUB.SINCE_FRAME] = frame
         rows[row, SUB.SINCE_TS] = ts
@@ -238,53 +214,6 @@ def change(
 
 
 @kernel
-def prove(rows: Array, row: int, ts: int, chunk: int, conn: Array, written: Written, state: Array) -> None:
-    """Decide about the last wait, by the next delivery.
-
-    Args:
-        rows: see `subscriptions`.
-        row: the subscription.
-        ts: time of the delivery; NONE: there was none.
-        chunk: when its chunk was written (ms); -1: not known.
-        conn: CONN.
-        written: rows of waits.
-        state: ST.
-    """
-    if rows[row, SUB.PROOF] < 0:
-        return
-    took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
-    proven = 1 if 0 <= took <= state[ST.WINDOW] else 0
-    if took >= 0 and 0 <= chunk < MOST_TIME and chunk_written_by(chunk, state) <= rows[row, SUB.RELEASED_TS]:
-        proven = 1
-    wait(written, state, conn, rows, row, rows[row, SUB.PROOF], rows[row, SUB.PROOF_TS], rows[row, SUB.RELEASED],
-         rows[row, SUB.RELEASED_TS], 1, proven)  # fmt: skip
-    rows[row, SUB.PROOF] = -1
-    rows[row, SUB.RELEASED] = -1
-
-
-@kernel
-def chunk_written_by(chunk: int, state: Array) -> int:
-    """Return until when a chunk was written at the latest (ns), by the clock of the capture."""
-    return (chunk + 1) * MILLISECOND + min(state[ST.AGE], MOST_TIME * MILLISECOND)
-
-
-@kernel
-def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, written: Written, state: Array) -> bool:
-    """Return whether a gap up to that frame cuts off a wait, which then ends there."""
-    found = -1
-    for side in range(2):
-        gap = cn.first_gap(conn, gaps, side, rows[row, SUB.SINCE_FRAME])
-        if gap >= 0 and gaps[gap, GAP_FRAME] <= until:
-            if found < 0 or gaps[gap, GAP_FRAME] < gaps[found, GAP_FRAME]:
-                found = gap
-    if found < 0:
-        return False
-    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], -1, gaps[found, GAP_TS], 0, 0)
-    rows[row, SUB.SINCE] = -1
-    return True
-
-
-@kernel
 def close(conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, state: Array) -> bool:
     """End all subscriptions; return False if there is no room: call it again."""
     rows, _, _, count = subs
@@ -300,39 +229,6 @@ def close(conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, st
     sb.forget(subs)
     state[ST.CLOSING] = 0
     return True
-
-
-@kernel
-def end_wait(rows: Array, row: int, conn: Array, written: Written, state: Array) -> None:
-    """End a wait with the close of the connection, or at the end of what was captured."""
-    server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
-    side = SERVER if client < 0 or 0 <= server < client else CLIENT
-    by, ts, seen = -1, conn[CONN.SILENCE_TS], 1 if conn[CONN.CLOSED] == 1 else 0
-    if conn[CONN.SERVER_CLOSE + side] > rows[row, SUB.SINCE_FRAME]:
-        by, ts, seen = conn[CONN.SERVER_CLOSE_EVENT + side], conn[CONN.SERVER_CLOSE_TS + side], 1
-    if conn[CONN.HAS_ROW] != 1 and by < 0:
-        ts = NONE
-    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], by, ts, seen, 0)
-    rows[row, SUB.SINCE] = -1
-
-
-@kernel
-def wait(
-    written: Written, state: Array, conn: Array, rows: Array, row: int, start: int, start_ts: int, end: int,
-    end_ts: int, seen: int, proven: int,
-) -> None:  # fmt: skip
-    """Write a row of `waits`: it has eleven parameters because a row has eight columns."""
-    waits = written[1]
-    at = state[ST.WAITS]
-    waits[at, WT.CONNECTION] = conn[CONN.ID]
-    waits[at, WT.SUBSCRIPTION] = rows[row, SUB.ID]
-    waits[at, WT.START] = start
-    waits[at, WT.START_TS] = start_ts
-    waits[at, WT.END] = end
-    waits[at, WT.END_TS] = end_ts
-    waits[at, WT.SEEN] = seen
-    waits[at, WT.PROVEN] = proven
-    state[ST.WAITS] = at + 1
 
 
 @kernel

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.pipelines.model.digests import combined, hashed
-from amqpscope.pipelines.model.events import EV, MESSAGES, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.model.events import EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.speaking import matrix_of
 from amqpscope.pipelines.model.store import declare
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 
 
 class More(NamedTuple):

@@ -13,12 +13,14 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.connection import CONN
-from amqpscope.pipelines.model.events import EV, STREAM_FRAMES, what
+from amqpscope.pipelines.model.credit import NEVER
+from amqpscope.pipelines.model.events import EV, what
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream import stored
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import MORE
 from amqpscope.pipelines.stream.stored import BEGUN, ENDED, FACT, RENEWED, REPORTED
-from amqpscope.pipelines.stream.streams import ASKED, IDS, NEVER, OK
+from amqpscope.pipelines.stream.streams import ASKED, IDS, OK
 
 UNKNOWN, NO, YES, SENT_BEFORE = range(4)
 """Whether an id was deduplicated; SENT_BEFORE: yes, by what its publisher sent before, unless that was refused."""

@@ -26,11 +26,12 @@ from amqpscope.pipelines.model.connection import (
     open_connection,
     update_connection,
 )  # fmt: skip
-from amqpscope.pipelines.model.events import EV, MESSAGES, STREAM_FRAMES, what
+from amqpscope.pipelines.model.events import EV, MESSAGES, what
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.stream import publishers as pb
 from amqpscope.pipelines.stream import stored
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import MORE
 from amqpscope.pipelines.stream.publishers import PUB, QUERY
 from amqpscope.pipelines.stream.publishing_ids import (

@@ -12,8 +12,8 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import i64, kernel
 from amqpscope.pipelines.model.connection import GAP_TS
+from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream.streams import NEVER
 
 FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
 """What may become of a sending: an answer finds it by its id; the publisher's id was declared again and the same

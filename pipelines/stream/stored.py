@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream.streams import NEVER
 
 PARTIAL = "stream_references"
 """Name of the partial results."""

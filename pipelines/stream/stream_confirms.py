@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
-from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, STREAM_FRAMES, Events
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import difference
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, steps, unpack
@@ -26,6 +26,7 @@ from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import publishers as pb
 from amqpscope.pipelines.stream import publishing_ids as pid
 from amqpscope.pipelines.stream import stored, stream_deliveries
+from amqpscope.pipelines.stream.frames import PROTOCOL, STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import publications
 from amqpscope.pipelines.stream.publishers import RQ
 from amqpscope.pipelines.stream.publishing import (
@@ -42,7 +43,7 @@ from amqpscope.pipelines.stream.publishing import (
 )
 from amqpscope.pipelines.stream.publishing_ids import CT, WAIT
 from amqpscope.pipelines.stream.stored import FACT
-from amqpscope.pipelines.stream.streams import ASKED, PROTOCOL, of_streams
+from amqpscope.pipelines.stream.streams import ASKED, of_streams
 
 LIMIT = 1 << 25
 """Outstanding publishing ids of one connection; beyond that the oldest are evicted."""
@@ -265,7 +266,7 @@ class StreamConfirms:
         rows = self.waiting.take(openers)
         columns: dict[str, Any] = {name: rows[name] for name in self._COLUMNS[:7]}
         columns |= {f"publish_{name}": rows[name] for name in COLUMNS}
-        answers = answers_of(events, out[:, OUT.ANSWER], 0, source=STREAM_FRAMES)
+        answers = answers_of(events, out[:, OUT.ANSWER], 0, STREAM_FRAMES)
         columns |= {f"confirm_{name}": column for name, column in answers.items()}
         answered = out[:, OUT.OUTCOME] != UNANSWERED
         end_ts, by = out[:, OUT.END_TS], out[:, OUT.BY]

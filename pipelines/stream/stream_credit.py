@@ -16,14 +16,17 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CONN
-from amqpscope.pipelines.model.events import CONNECTIONS, STREAM_FRAMES, Events
+from amqpscope.pipelines.model.credit import AT_LEAST, NEVER, NONE, ST, SUB, WT
+from amqpscope.pipelines.model.events import CONNECTIONS, Events
+from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, matrix_of
 from amqpscope.pipelines.model.store import group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.credit_accounts import AT_LEAST, CH, DONE, FULL, KINDS, MORE, ST, WT, close, walk
-from amqpscope.pipelines.stream.streams import NEVER, NONE, Retained, of_streams
-from amqpscope.pipelines.stream.subscriptions import SUB, consumers
+from amqpscope.pipelines.stream.credit_accounts import CH, DONE, FULL, KINDS, MORE, close, walk
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
+from amqpscope.pipelines.stream.streams import of_streams
+from amqpscope.pipelines.stream.subscriptions import consumers
 
 ROOM = 1 << 16
 """Rows of `changes` and of `waits`."""

@@ -18,13 +18,16 @@ from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, STREAM_FRAMES, Events, what
+from amqpscope.pipelines.model.credit import SUB
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
+from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, matrix_of
 from amqpscope.pipelines.model.store import declare, group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, schema
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.streams import ASKED, OK, Retained, of_streams
-from amqpscope.pipelines.stream.subscriptions import SUB, consumers
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
+from amqpscope.pipelines.stream.streams import ASKED, OK, of_streams
+from amqpscope.pipelines.stream.subscriptions import consumers
 
 PARTIAL = "stream_offsets"
 """Name of the partial results."""

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.speaking import difference
 from amqpscope.pipelines.model.store import declare, pack, unpack
 from amqpscope.pipelines.model.walk import Rows, conform
 from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED, STORED
-from amqpscope.pipelines.stream.streams import NEVER
 
 KEY = ("server_ip", "stream")
 """Columns that group rows."""

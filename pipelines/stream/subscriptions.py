@@ -13,7 +13,7 @@ Nothing else ends a subscription: chunks may still follow an unsubscribe.
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,40 +21,14 @@ import pyarrow as pa
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.connection import CONN
-from amqpscope.pipelines.model.events import STREAM_FRAMES, what
-from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream.streams import ASKED, IDS, NONE
+from amqpscope.pipelines.model.credit import NONE, SUB, gaps_of
+from amqpscope.pipelines.model.events import what
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
+from amqpscope.pipelines.stream.streams import ASKED, IDS
 
 SUBSCRIBE = what(STREAM_FRAMES, "subscribe")
 
 
-class Subscription(NamedTuple):
-    """Columns of `rows`: a subscription id; what is requested has columns of its own."""
-
-    ID: int
-    EPOCH: int  # counts subscriptions; 0: of one whose beginning was not seen
-    EVENT: int  # id of the frame that asked for it; -1: not seen
-    GAPS: int  # gaps of the connection up to that frame
-    GRANTED: int
-    USED: int
-    ASKED: int  # id of the frame that asks for the next one; -1: none
-    ASKED_FRAME: int
-    ASKED_TS: int
-    ASKED_GAPS: int
-    ASKED_LOST: int  # gaps in what the server sent
-    ASKED_CREDIT: int  # that it begins with; NONE for null
-    ASKED_MORE: int  # granted since
-    CORRELATION: int
-    SINCE: int  # id of the frame since which there is no credit; -1: there is, or it is not known
-    SINCE_FRAME: int
-    SINCE_TS: int
-    PROOF: int  # id of the frame that began the last wait, if the next delivery decides about it; -1: none
-    PROOF_TS: int  # when that began
-    RELEASED: int  # id of the frame that ended it
-    RELEASED_TS: int
-
-
-SUB = declare(Subscription)
 Subscriptions = tuple[Any, Any, Any, Any]
 """Rows (SUB), the row of each id (-1: none), subscribe requests by correlation id (connection, id, row), and the number
 of rows."""
@@ -93,12 +67,6 @@ def forget(subscriptions: Subscriptions) -> None:
     for row in range(count[0]):
         places[rows[row, SUB.ID]] = -1
     count[0] = 0
-
-
-@kernel
-def gaps_of(conn: Array) -> int:
-    """Return the number of gaps of a connection so far."""
-    return conn[CONN.SERVER_GAPS] + conn[CONN.CLIENT_GAPS]
 
 
 @kernel

@@ -26,7 +26,7 @@ def floor(tables: Path, master: str) -> None:
     """Bring the rows together by connection, sort them, and drop them."""
     with session.running(master, spark_sql_adaptive_enabled="false") as begin:
         spark = begin()
-        rows = {source: read_table(spark, tables, name) for source, name in enumerate(ev.SOURCES)}
+        rows = {source: read_table(spark, tables, name) for source, name in ev.sources().items()}
         partitions = engine.partitions(spark, local.weight(tables))
         engine.ordered(rows, partitions).write.format("noop").mode("overwrite").save()
 

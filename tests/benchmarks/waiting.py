@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import prepared
 from amqpscope.pipelines.model.events import Events
@@ -127,12 +128,12 @@ KINDS: dict[str, tuple[tuple[int, Callable[[Any], Columns]], ...]] = {
     "lost": ((ev.MESSAGES, _lost),),
     "deliveries": ((ev.MESSAGES, _deliveries),),
     "both": ((ev.MESSAGES, _both),),
-    "prefetch": ((ev.FRAMES, _acks), (ev.MESSAGES, _one_by_one)),
+    "prefetch": ((FRAMES, _acks), (ev.MESSAGES, _one_by_one)),
     "stream-publishes": ((ev.MESSAGES, _stream_publishes),),
-    "requests": ((ev.FRAMES, _requests),),
-    "gets": ((ev.FRAMES, _gets),),
-    "blocked": ((ev.FRAMES, _blocked),),
-    "refused": ((ev.FRAMES, _refused),),
+    "requests": ((FRAMES, _requests),),
+    "gets": ((FRAMES, _gets),),
+    "blocked": ((FRAMES, _blocked),),
+    "refused": ((FRAMES, _refused),),
 }
 """The sources of the events of each kind, in turn, and what makes their columns of the numbers of the events."""
 

@@ -124,7 +124,7 @@ def test_commands_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_an_installed_plug_in_is_found(tmp_path: Path) -> None:
     (tmp_path / "gizmo").mkdir()
-    for name in ("protocol.py", "gizmo.toml", "__init__.py"):
+    for name in ("protocol.py", "statistics.py", "gizmo.toml", "__init__.py"):
         shutil.copy(HERE / name, tmp_path / "gizmo")
     info = tmp_path / "gizmo-1.0.dist-info"
     info.mkdir()

@@ -11,6 +11,7 @@ from amqpscope.dissector.reading import Reading
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute
 from amqpscope.pipelines.run import local
+from amqpscope.pipelines.statistics import tables
 from tests.dissector.runs import FOLDER
 
 HEALTHY = (
@@ -24,7 +25,7 @@ HEALTHY = (
 def walked(path: Path) -> dict[str, pa.Table]:
     """Statistics as `amqpscope.analyze` has them, without the tables that follow from them."""
     reading = Reading(find([str(path)]), compiled=False)
-    found: dict[str, list[pa.Table]] = {name: [schema(name).empty_table()] for name in local.tables()}
+    found: dict[str, list[pa.Table]] = {name: [schema(name).empty_table()] for name in tables()}
     local.walk_captures(reading, lambda name, rows: found[name].append(rows))
     return {name: pa.concat_tables(parts) for name, parts in found.items()}
 

@@ -18,7 +18,7 @@ from amqpscope.errors import Error
 from amqpscope.pipelines.run import engine, runner
 from amqpscope.pipelines.run.buckets import Buckets, Pile
 from amqpscope.pipelines.run.event_store import SPAN, EventStore
-from amqpscope.pipelines.run.local import FIRST, THEN, walk_captures, walk_folder
+from amqpscope.pipelines.run.local import FIRST, then, walk_captures, walk_folder
 from amqpscope.pipelines.run.runner import NOTE, ROOM, Runner
 from amqpscope.pipelines.statistics import needs_of
 from tests.captures.damage.ways import HARMFUL, Capture, numbered
@@ -70,7 +70,7 @@ def statistics(tables: dict[str, pa.Table], room: int, complete: bool, span: int
     whole = engine.Engine(emit=adding(found), note={**NOTE, "complete": complete})
     whole.runner.store = EventStore(needs_of(whole.runner.chains), room=room, span=span)
     whole._keyed = Pile("key", room)
-    for name in FIRST + THEN:
+    for name in FIRST + then():
         rows = tables[name].select(whole.runner.columns(name))
         for first in range(0, len(rows), 200) or (0,):
             whole.add(whole.runner.prepare(name, rows.slice(first, 200)))

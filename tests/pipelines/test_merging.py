@@ -8,12 +8,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from amqpscope.pipelines.amqp010.frames import FRAMES_010
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model.event_rows import prepared
-from amqpscope.pipelines.model.events import FRAMES, FRAMES_010
 from amqpscope.pipelines.model.walk import Needs
 from amqpscope.pipelines.run.engine import Engine
 from amqpscope.pipelines.run.event_store import EventStore
-from amqpscope.pipelines.run.local import FIRST, THEN
+from amqpscope.pipelines.run.local import FIRST, then
 from amqpscope.pipelines.run.merging import merged, wanted
 from amqpscope.pipelines.statistics import needs_of
 from tests.captures.damage.recordings import FOLDER, Recording
@@ -30,8 +31,8 @@ def frames(connection: Connection) -> pa.Table:
 
 def kept(connection: Connection, compiled: bool, apart: tuple[int, ...] = ()) -> list[int]:
     """Numbers of the frames that stay, where only basic.ack is asked for."""
-    asked = wanted([{FRAMES: Needs((), ("basic.ack",))}])
-    rows = merged(frames(connection), asked, pa.array(apart, pa.int64()), compiled)
+    asked = wanted([{FRAMES: Needs((), ("basic.ack",))}], FRAMES)
+    rows = merged(FRAMES, frames(connection), asked, pa.array(apart, pa.int64()), compiled)
     return rows["frame_no"].to_pylist()
 
 
@@ -77,29 +78,31 @@ PUBLISH = ("basic.publish", None)
 )
 def test_of_some_only_the_last_before_a_close_stays(methods: tuple[str | None, ...], gone: set[int], compiled: bool):
     last = ("basic.publish", "exchange.declare")
-    asked = wanted([{FRAMES: Needs((), ("channel.close", "connection.close", *last), last)}])
+    asked = wanted([{FRAMES: Needs((), ("channel.close", "connection.close", *last), last)}], FRAMES)
     nobody = pa.array([], pa.int64())
     c = published(*methods)
     stay = [frame["frame_no"] for frame in c.frames if frame["frame_no"] not in gone]
-    assert merged(frames(c), asked, nobody, compiled)["frame_no"].to_pylist() == stay
+    assert merged(FRAMES, frames(c), asked, nobody, compiled)["frame_no"].to_pylist() == stay
 
 
 def test_all_stay_where_a_close_may_be_in_another_part():
     c = published(*PUBLISH, *PUBLISH)
     del c.frames[3]
-    asked = wanted([{FRAMES: Needs((), ("basic.publish",), ("basic.publish",))}])
-    assert len(merged(frames(c), asked, pa.array([], pa.int64()), False)) == len(c.frames)
+    asked = wanted([{FRAMES: Needs((), ("basic.publish",), ("basic.publish",))}], FRAMES)
+    assert len(merged(FRAMES, frames(c), asked, pa.array([], pa.int64()), False)) == len(c.frames)
 
 
 def test_all_are_wanted_that_one_walk_wants_all_of():
     some, all_ = {FRAMES: Needs((), ("basic.get",), ("basic.get",))}, {FRAMES: Needs((), ("basic.get",))}
-    assert wanted([some, all_]).tolist() == wanted([all_]).tolist() != wanted([some]).tolist()
+    assert wanted([some, all_], FRAMES).tolist() == wanted([all_], FRAMES).tolist() != wanted([some], FRAMES).tolist()
 
 
 def test_the_next_one_then_begins_when_it_did():
     c = talk(ts_ns=5000)
     c.frames[2]["first_ts_ns"] = 1500
-    rows = merged(frames(c), wanted([{FRAMES: Needs((), ("basic.ack",))}]), pa.array([], pa.int64()), False)
+    rows = merged(
+        FRAMES, frames(c), wanted([{FRAMES: Needs((), ("basic.ack",))}], FRAMES), pa.array([], pa.int64()), False
+    )
     assert rows["first_ts_ns"].to_pylist()[2] == 1500
     assert rows["ts_ns"].to_pylist()[2] == 5000
 
@@ -157,7 +160,7 @@ def test_bytes_of_content_go_to_the_next_of_their_channel(channel: int, compiled
         peers.control(from_client, None, segment_type="body", size=22, ts_ns=2000, first_ts_ns=2000)
     peers.frames[-1]["channel"] = channel
     rows = prepared(FRAMES_010, tables_of(peers)["amqp010_frames"].drop_columns("content_size"))
-    found = merged(rows, wanted([{}], FRAMES_010), pa.array([], pa.int64()), compiled)
+    found = merged(FRAMES_010, rows, wanted([{}], FRAMES_010), pa.array([], pa.int64()), compiled)
     assert found["content_size"].to_pylist() == ([10, 10, 20] if channel == 1 else [10, 10, 10, 10])
 
 
@@ -171,7 +174,7 @@ def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[st
     found: dict[str, Counter[str]] = {}
     engine = Engine(emit=lambda name, rows: found.setdefault(name, Counter()).update(map(repr, rows.to_pylist())))
     engine.runner.store = EventStore([*needs_of(engine.runner.chains), *needs])
-    for name in FIRST + THEN:
+    for name in FIRST + then():
         engine.add(engine.runner.prepare(name, tables[name].select(engine.runner.columns(name))))
     engine.finish()
     return found

@@ -202,7 +202,7 @@ def plan(spark: SparkSession, capture: str, folder: Path) -> str:
     from amqpscope.pipelines.spark.reader import read_table  # noqa: PLC0415
 
     main(["dissect", str(Path(CAPTURES[0]).with_name(capture)), "-o", str(folder)])
-    rows = engine.ordered({at: read_table(spark, folder, name) for at, name in enumerate(ev.SOURCES)}, 2)
+    rows = engine.ordered({at: read_table(spark, folder, name) for at, name in ev.sources().items()}, 2)
     return re.sub(r"#\d+|plan_id=\d+|[\w#]*\.\.\.", "", rows._jdf.queryExecution().toString())
 
 

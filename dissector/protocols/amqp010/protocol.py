@@ -341,6 +341,7 @@ PROTOCOLS = (
         tls_ports=(5671,),
         recogniser=recogniser,
         stage=Amqp010,
+        statistics="amqpscope.pipelines.amqp010.statistics:STATISTICS",
     ),
     ProtocolPlugin(f"{ly.NAME}-preview", headers=(b"AMQP\1\1\x63\0",)),
 )

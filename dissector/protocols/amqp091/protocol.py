@@ -316,6 +316,7 @@ PROTOCOLS = (
         tls_ports=(5671,),
         recogniser=recogniser,
         stage=Amqp091,
+        statistics="amqpscope.pipelines.amqp091.statistics:STATISTICS",
     ),
     _older(
         "amqp-0-9",

@@ -131,6 +131,12 @@ def _begins(client: bytes) -> bool | None:
 
 PROTOCOLS = (
     ProtocolPlugin(
-        sl.NAME, begins=_begins, ports=(5552,), tls_ports=(5551,), recogniser=StreamRecogniser, stage=Stream
+        sl.NAME,
+        begins=_begins,
+        ports=(5552,),
+        tls_ports=(5551,),
+        recogniser=StreamRecogniser,
+        stage=Stream,
+        statistics="amqpscope.pipelines.stream.statistics:STATISTICS",
     ),
 )

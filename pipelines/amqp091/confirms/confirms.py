@@ -28,18 +28,18 @@ from amqpscope.pipelines.amqp091.confirms.publishes import (
     mark,
     walk,
 )
+from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
-from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.model.events import EV, MESSAGES, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
 """Outstanding publishes of one connection; further ones are evicted at once."""
-PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack")
 
 

@@ -23,9 +23,10 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     TURN,
     UNSURE,
 )
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model.connection import CLIENT, SERVER, is_gap
 from amqpscope.pipelines.model.event_rows import GAP
-from amqpscope.pipelines.model.events import ANOMALIES, EV, FRAMES, MESSAGES, WORDS, what
+from amqpscope.pipelines.model.events import ANOMALIES, EV, MESSAGES, WORDS, what
 
 ALL_EPOCHS = -1
 """Key of rows that concern a connection."""

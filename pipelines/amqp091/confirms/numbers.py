@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.pipelines.amqp091.confirms.deferred_events import Held
 from amqpscope.pipelines.amqp091.confirms.numbering_log import KEEP, Noted, derive_whole
 from amqpscope.pipelines.amqp091.confirms.numbering_rows import SWALLOWS, is_publish
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import COUNTED, EXPECTS, TURN, UNSURE
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model.connection import CLIENT
-from amqpscope.pipelines.model.deferred_events import Held
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events
 from amqpscope.pipelines.model.store import SPILL, pack, unpack
 from amqpscope.pipelines.model.walk import Needs
 

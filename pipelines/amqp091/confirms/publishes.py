@@ -19,14 +19,16 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN, note_close
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CONN, SERVER
-from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, what
+from amqpscope.pipelines.model.events import EV, MESSAGES, what
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NEVER
@@ -38,7 +40,6 @@ NOT_MANDATORY, UNEXPECTED, ENTRIES = range(3)
 
 ON_PUBLISH, ON_RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
 ON_ACK, ON_NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
-ON_OPEN, ON_CLOSE, ON_CLOSE_OK = ch.OPEN, ch.CLOSE, ch.CLOSE_OK
 
 
 class Output(NamedTuple):
@@ -127,7 +128,7 @@ def walk(
                 if account < 0:
                     return SPENT_OUT
             if account >= 0:
-                ch.note_close(channels, account, events, i)
+                note_close(channels, account, events, i)
         if events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] == SERVER:
             account = ch.account_of(channels, channel, epoch)
             if account >= 0:

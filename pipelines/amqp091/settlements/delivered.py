@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
@@ -15,7 +16,7 @@ from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS
-from amqpscope.pipelines.model.events import CONNECTIONS, FRAMES, MESSAGES, what
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, what
 from amqpscope.pipelines.model.store import declare
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
@@ -37,7 +38,7 @@ ON_RECOVER_ASYNC, ON_CONFIRM = what(FRAMES, "basic.recover-async"), what(FRAMES,
 ON_SELECT = what(FRAMES, "tx.select")
 ON_COMMIT, ON_COMMIT_OK = what(FRAMES, "tx.commit"), what(FRAMES, "tx.commit-ok")
 ON_TX_ROLLBACK, ON_ROLLBACK_OK = what(FRAMES, "tx.rollback"), what(FRAMES, "tx.rollback-ok")
-ON_OPEN, ON_CLOSE, ON_CLOSE_OK, ON_CONNECTION_CLOSE = ch.OPEN, ch.CLOSE, ch.CLOSE_OK, what(FRAMES, "connection.close")
+ON_CONNECTION_CLOSE = what(FRAMES, "connection.close")
 ON_CONNECTION = what(CONNECTIONS)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN, note_close
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
@@ -33,8 +34,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     ON_ASK_GET,
     ON_CANCEL,
     ON_CANCEL_OK,
-    ON_CLOSE,
-    ON_CLOSE_OK,
     ON_COMMIT,
     ON_COMMIT_OK,
     ON_CONFIRM,
@@ -48,7 +47,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     ON_GET_EMPTY,
     ON_GET_OK,
     ON_NACK,
-    ON_OPEN,
     ON_QOS,
     ON_RECOVER,
     ON_RECOVER_ASYNC,
@@ -167,7 +165,7 @@ def apply_event(events: Array, more: Array, i: int, account: int, book: Book, ow
         if events[i, EV.FROM_CLIENT] == CLIENT:
             return acknowledge(events, more, i, account, book, own, result)
     elif word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK:
-        ch.note_close(book[2], account, events, i)
+        note_close(book[2], account, events, i)
         if word == ON_CLOSE_OK:  # where its close was seen, they are closed
             close_windows(account, -1, events[i, EV.TS], 0, own)
         else:

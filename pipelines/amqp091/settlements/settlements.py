@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import delivered as dv
 from amqpscope.pipelines.amqp091.settlements import deliveries as dl
@@ -24,7 +25,7 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
-from amqpscope.pipelines.model.events import CONNECTIONS, EV, FRAMES, MESSAGES, Events, what
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.model.unanswered import ROLLBACK
@@ -32,7 +33,6 @@ from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 LIMIT = 1 << 26
 """Outstanding deliveries of one connection; further ones are evicted at once."""
-PROTOCOL = "amqp-0-9-1"
 OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown")
 UNKNOWN = OUTCOMES.index("unknown")
 ROOM = 1 << 16

@@ -48,7 +48,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
-from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, RECOVER, ROLLBACK
+from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, PATIENCE_NS, RECOVER, ROLLBACK
 from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
 
 
@@ -172,7 +172,7 @@ def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
     work, acts, _, _ = transactions
     while work[account, TX.OPEN] >= 0:
         act = work[account, TX.OPEN]
-        if now - acts[act, ACT.ACK_TS] < tx.PATIENCE_NS:
+        if now - acts[act, ACT.ACK_TS] < PATIENCE_NS:
             return True
         if result[1][ST.OUT] >= len(result[0]):
             return False

@@ -25,8 +25,6 @@ from amqpscope.pipelines.model.reuse import give, take
 from amqpscope.pipelines.model.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
-PATIENCE_NS = 60_000_000_000
-"""A transaction whose tx.select was missed is committed within this."""
 
 
 class Channel(NamedTuple):

@@ -25,7 +25,7 @@ from amqpscope.dissector.protocols.stage import FramedStage
 from amqpscope.dissector.protocols.state import FAULTS, PAYLOAD, Frame, Parser, ParserState
 
 NONSENSE = len(FAULTS)
-HEAD, MAGIC, COMMANDS, PUT = 4, 0x67, 3, 3
+HEAD, MAGIC, COMMANDS, PUT, TOOK, STORED, BYE = 4, 0x67, 6, 3, 4, 5, 6
 
 
 class Own(NamedTuple):
@@ -77,7 +77,7 @@ class Gizmo(FramedStage):
         wanted = [Frame.SLOT, Frame.SIDE, Frame.TYPE, Frame.TS, Frame.PACKET, Frame.CAPTURE]
         for slot, side, command, *at in rows[wanted].T.tolist():
             record = self.context.record(slot)
-            if command == PUT:
+            if command >= PUT:
                 record.use(side, PacketRef(*at))
             else:
                 record.step(self.names[command - 1], side, PacketRef(*at))
@@ -97,4 +97,5 @@ PROTOCOL = ProtocolPlugin(
     ports=(6767,),
     recogniser=lambda context: FramesRecogniser(context.compiled, next_frame, OWN),
     stage=Gizmo,
+    statistics=f"{__package__}.statistics:STATISTICS",
 )

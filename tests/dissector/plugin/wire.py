@@ -4,6 +4,7 @@ from tests.dissector.stream.runs import Wire
 
 PORT = 7000
 HELLO, WELCOME = b"g\1\0\7\6client", b"g\2\0\0"
+TOOK, STORED, BYE = b"g\4\0\0", b"g\5\0\0", b"g\6\0\0"
 
 
 def put(count: int, part: bytes) -> bytes:

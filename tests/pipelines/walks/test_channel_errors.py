@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.connections import channel_errors
-from amqpscope.pipelines.connections.channel_errors import ChannelErrors
+from amqpscope.pipelines.amqp091 import channel_errors
+from amqpscope.pipelines.amqp091.channel_errors import ChannelErrors
 from amqpscope.pipelines.run.engine import batches
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks.properties import check_made, checked

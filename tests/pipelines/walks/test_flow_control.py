@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.amqp091.flow_control import FlowControl
+from amqpscope.pipelines.connections.zero_windows import ZeroWindows
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run.engine import batches
 from amqpscope.pipelines.run.preparing import with_tcp
@@ -451,7 +452,7 @@ def test_windows_of_zero():
     one = {"connection_id": c.id, "cause": "zero-window", "channel": None, "start_frame_no": None, "evidence": "proven"}
     one |= {"start_capture": "a.pcap", "start_packet": 3, "reason": None}
     check(
-        in_order(checked(FlowControl, tables)),
+        in_order(checked(ZeroWindows, tables)),
         [
             one | done | {"side": "client", "start_ts_ns": 10 * TICK, "duration_ns": 15 * TICK},
             one | {"side": "server", "end_ts_ns": None, "end_packet": None, "duration_ns": 60 * TICK},

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from amqpscope.pipelines.amqp091.confirms import numbering, numbering_log
+from amqpscope.pipelines.amqp091.confirms import deferred_events, numbering, numbering_log
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import AGAIN, EXPECTS, QUIET_NS, ROUNDS
 from amqpscope.pipelines.amqp091.confirms.numbers import Numbering
-from amqpscope.pipelines.model import deferred_events
-from amqpscope.pipelines.model.events import ANOMALIES, FRAMES, MESSAGES, Events
+from amqpscope.pipelines.amqp091.frames import FRAMES
+from amqpscope.pipelines.model.events import ANOMALIES, MESSAGES, Events
 from amqpscope.pipelines.run import engine
 from tests.captures.damage.ways import Capture, late, lossy
 from tests.captures.damage.ways import numbered as with_numbers

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.requests import stream_requests
-from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import walked
+from amqpscope.pipelines.stream import requests as stream_requests
+from amqpscope.pipelines.stream.rpcs import Rpcs
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import arrow_table, by_connection, check

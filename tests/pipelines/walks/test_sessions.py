@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from amqpscope.pipelines.amqp010.command_batches import pairs_of
+from amqpscope.pipelines.amqp010.rpcs import Rpcs
 from amqpscope.pipelines.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
-from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import Engine, walked
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk

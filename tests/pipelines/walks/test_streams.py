@@ -997,7 +997,7 @@ def test_state_is_of_one_walk(make):
 
 def test_needs_are_columns_that_there_are(tables):
     for make in WALKS:
-        for source, needs in make.needs.items():
+        for source, needs in make().needs.items():
             table = SOURCES[source]
             assert set(needs.columns) <= set(schema(table).names)
     assert pc.sum(pc.is_valid(tables["stream_calls"]["stream_frames"]["publishing_ids"])).as_py()

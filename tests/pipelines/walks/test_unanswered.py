@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
+from amqpscope.pipelines.amqp091.rpcs import Rpcs
 from amqpscope.pipelines.amqp091.settlements.settlements import Settlements
-from amqpscope.pipelines.requests.rpcs import Rpcs
 from amqpscope.pipelines.run.engine import walked
+from amqpscope.pipelines.stream.rpcs import Rpcs as StreamRpcs
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks import talks
@@ -120,7 +121,7 @@ def of_streams(frames: list[Frame], silence: str, asking: str) -> list[Answer]:
             talk.frame(each.from_client, "heartbeat")
         if each.behind_gap:
             talk.lose()
-    found = walked(talks.tables_of(talk), [StreamConfirms(), Rpcs()])
+    found = walked(talks.tables_of(talk), [StreamConfirms(), StreamRpcs()])
     confirms = found["confirms"].to_pylist() if "confirms" in found else []
     requests = [row for row in found["rpcs"].to_pylist() if row["request"] == asking]
     return sorted([*got(confirms, "confirms", "publish"), *got(requests, "rpcs", "request")], key=lambda row: row[1])

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from amqpscope.pipelines.connections.channel_errors import ChannelErrors
-from amqpscope.pipelines.connections.flow_control import FlowControl
+from amqpscope.pipelines.amqp091.channel_errors import ChannelErrors
+from amqpscope.pipelines.amqp091.flow_control import FlowControl
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.connections.zero_windows import ZeroWindows
 from amqpscope.pipelines.run.engine import walked
 from tests import reference
 from tests.dissector.recordings import WHOLE, identities, ours, theirs
@@ -133,7 +134,7 @@ def test_windows_of_zero_are_those_of_the_table():
     seen = 0
     for capture in WHOLE:
         wanted = [row for row in ours(capture)["tcp_windows"].to_pylist() if row["kind"] == "zero"]
-        rows = walked(ours(capture), [FlowControl()])["flow_control"].to_pylist()
+        rows = walked(ours(capture), [ZeroWindows()])["flow_control"].to_pylist()
         found = [row for row in rows if row["cause"] == "zero-window"]
         ends = [f"{end}_{name}" for end in ("start", "end") for name in ("capture", "packet", "ts_ns")]
         place = ["connection_id", *ends]

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.model.events import FRAMES, Events, what
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.amqp091.frames import FRAMES
+from amqpscope.pipelines.model.events import Events, what
+from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-NAME, VERSION = "operations", 1
 METHODS = (
     "channel.open", "channel.open-ok", "channel.close", "channel.close-ok", "channel.flow",
     "exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind",
@@ -55,14 +55,11 @@ TYPED: Mapping[str, tuple[str, type]] = {
 _WORDS = [what(FRAMES, method) for method in METHODS]
 
 
-class Operations:
-    """The walk that writes `operations`. It remembers nothing between batches."""
+class Operations(Stateless):
+    """The walk that writes `operations`."""
 
     tables = ("operations",)
     needs: ClassVar[Mapping[int, Needs]] = {FRAMES: Needs(_ARGUMENTS, METHODS)}
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield a row for each of METHODS."""
@@ -71,22 +68,6 @@ class Operations:
             rows = events.take(FRAMES, at, (*_LEADING, *_ARGUMENTS))
             columns = {RENAMED.get(name, name): rows[name] for name in rows.column_names}
             yield "operations", conform("operations", columns | typed(rows["arguments"]), len(rows))
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing: nothing is outstanding."""
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """Return the state, which is empty."""
-        return pack(NAME, VERSION, {})
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        unpack(NAME, VERSION, state)
 
 
 def typed(arguments: pa.ChunkedArray) -> dict[str, pa.Array]:

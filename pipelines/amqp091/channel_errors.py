@@ -16,18 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.pipelines.model.connection import is_gap
-from amqpscope.pipelines.model.events import ANOMALIES, EV, FRAMES, Events, what
+from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
+from amqpscope.pipelines.model.connection import GAP_WORDS, GAPS
+from amqpscope.pipelines.model.events import ANOMALIES, EV, Events, what
 from amqpscope.pipelines.model.latest import last_before
-from amqpscope.pipelines.model.remembered import RemembersRequests
+from amqpscope.pipelines.model.remembered import FINE, REACH, RemembersRequests
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-FINE = (0, 200)
-"""Reply codes that are no error; php-amqplib closes with 0."""
-REACH = 1 << 17
-"""Frames of a connection: an error whose request lies further back has no queue and no exchange."""
-
-_AMQP = spec.load("amqp-0-9-1")
+_AMQP = spec.load(PROTOCOL)
 REQUESTS = tuple(
     method.full_name
     for method in _AMQP.methods
@@ -37,12 +33,10 @@ REQUESTS = tuple(
 DECLARED = "queue.declare-ok"
 """The queue that an empty name means."""
 CLOSES = ("channel.close", "connection.close")
-GAPS = tuple(code for code in spec.anomalies() if is_gap(what(ANOMALIES, code)))
 
 _CLOSE, _CONNECTION_CLOSE = (what(FRAMES, method) for method in CLOSES)
 _REQUESTS = [what(FRAMES, method) for method in REQUESTS]
 _DECLARED, _DECLARE = what(FRAMES, DECLARED), what(FRAMES, "queue.declare")
-_GAPS = [what(ANOMALIES, code) for code in GAPS]
 _METHODS = {(method.class_id, method.id): method.full_name for method in _AMQP.methods}
 _NAMES = ("queue", "exchange")
 _CLOSE_COLUMNS = (
@@ -159,7 +153,7 @@ class _Seen:
         here = np.flatnonzero(noted)
         self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
         self.at = np.concatenate([np.arange(-len(earlier), 0), here])
-        self.gaps = np.flatnonzero(events.among(_GAPS) & (matrix[:, EV.FROM_CLIENT] >= 0))
+        self.gaps = np.flatnonzero(events.among(GAP_WORDS) & (matrix[:, EV.FROM_CLIENT] >= 0))
         self.gap_keys = matrix[self.gaps[:, None], _KEY]
         self._matrix = matrix
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model.connection import CLIENT, SERVER
-from amqpscope.pipelines.model.events import EV, FRAMES, MESSAGES, SOURCES, WORDS, Events, decoded, what
+from amqpscope.pipelines.model.events import EV, MESSAGES, SOURCES, WORDS, Events, decoded, what
 from amqpscope.pipelines.model.rows import spilled
 from amqpscope.pipelines.model.store import SPILL
 
@@ -67,7 +68,7 @@ class Held:
         source, row = events.source[kept], events.row[kept]
         tables = {
             number: decoded(events.tables[number].take(pa.array(row[source == number])))
-            for number in range(len(SOURCES))
+            for number in SOURCES
             if (source == number).any()
         }
         self._append(Block(tables, source, marks))
@@ -99,7 +100,7 @@ class Held:
         if not young:
             return
         tables = {}
-        for source in range(len(SOURCES)):
+        for source in SOURCES:
             parts = [block.tables[source] for block in young if source in block.tables]
             if parts:
                 rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
@@ -127,7 +128,7 @@ class Held:
             "source": np.concatenate([np.zeros(0, np.int8), *(block.source for block in blocks)]),
             "blocks": [(len(block.source), *block.marks) for block in blocks],
         }
-        for source, name in enumerate(SOURCES):
+        for source, name in SOURCES.items():
             rows = [block.tables[source] for block in blocks if source in block.tables]
             if rows:
                 parts[name] = pa.concat_tables(rows, promote_options="default")
@@ -135,14 +136,14 @@ class Held:
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
         """Restore what `parts` returned."""
-        at, rows = 0, np.zeros(len(SOURCES), np.int64)
+        at, rows = 0, dict.fromkeys(SOURCES, 0)
         for count, *marks in parts["blocks"]:
             source = parts["source"][at : at + count]
             at += count
             tables = {}
-            for number, name in enumerate(SOURCES):
+            for number, name in SOURCES.items():
                 mine = int(np.count_nonzero(source == number))
                 if mine:
-                    tables[number] = parts[name].slice(int(rows[number]), mine)
+                    tables[number] = parts[name].slice(rows[number], mine)
                     rows[number] += mine
             self._append(Block(tables, source, (marks[0], marks[1])))

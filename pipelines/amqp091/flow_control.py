@@ -1,6 +1,6 @@
 """Flow control: the intervals in which one side made the other wait, where that side asked for it.
 
-Three causes are found here: connection.blocked, channel.flow and TCP windows of zero. Few frames matter: `flow_steps`
+Two causes are found here: connection.blocked and channel.flow. Few frames matter: `flow_steps`
 selects them, and plain Python goes over them. What an event does to waits:
 
 | event                                | waits                                                                      |
@@ -34,25 +34,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.connections.flow_steps import (
+from amqpscope.pipelines.amqp091.flow_steps import (
     ASKED,
     BLOCKED,
     CHANNEL_CLOSE,
     CLOSE,
     FLOW,
     FLOW_OK,
-    GAP_WORDS,
-    GAPS,
     METHODS,
     OPEN,
     UNBLOCKED,
     Step,
     relevant,
     silences,
-)  # fmt: skip
-from amqpscope.pipelines.model.connection import CLIENT, SERVER
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events
-from amqpscope.pipelines.model.listed import listed
+)
+from amqpscope.pipelines.amqp091.frames import FRAMES
+from amqpscope.pipelines.model.connection import CLIENT, GAP_WORDS, GAPS, SERVER
+from amqpscope.pipelines.model.ends import durations
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
@@ -62,7 +61,6 @@ _OPENER = (
     "connection_id", "channel", "channel_epoch", "method", "reason", "from_client", "frame_no", "capture", "packet",
     "ts_ns",
 )  # fmt: skip
-_WINDOW = tuple(f"{end}_{name}" for end in ("start", "end") for name in ("ts_ns", "capture", "packet"))
 
 Scope = tuple[int, int]
 """What a wait belongs to: a channel's number and the side that holds it (channel.flow), or THE_CONNECTION."""
@@ -127,15 +125,14 @@ class Ended:
 
 
 class FlowControl:
-    """The walk that writes rows of `flow_control` of causes connection-blocked, channel-flow and zero-window.
+    """The walk that writes rows of `flow_control` of causes connection-blocked and channel-flow.
 
-    Windows come as a list in the connection's row (`windows`, see `preparing.with_tcp`). The state of a connection
-    is at most two waits per channel and one more, and a number per closed channel.
+    The state of a connection is at most two waits per channel and one more, and a number per closed channel.
     """
 
     tables = ("flow_control",)
     needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(("windows",)),
+        CONNECTIONS: Needs(),
         ANOMALIES: Needs((), GAPS),
         FRAMES: Needs(("reason", *ASKED), METHODS),
     }
@@ -150,10 +147,9 @@ class FlowControl:
         self._refused: list[int] = []
 
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; yield rows of waits that ended, and of windows."""
+        """Walk over a batch; yield rows of waits that ended."""
         if not len(events):
             return
-        yield from _windows(events)
         self._openers.begin(events)
         ended, stepped = Ended(), False
         for step in relevant(events, self._open.identity, self._open.waits):
@@ -333,7 +329,7 @@ class FlowControl:
             **{f"start_{name}": opener[name] for name in ("frame_no", "ts_ns", "capture", "packet")},
             **_ends(at, events),
             "end_ts_ns": known(np.where(seen, until, -1)),
-            "duration_ns": known(np.where(ended.begun, _durations(start, until), -1)),
+            "duration_ns": known(np.where(ended.begun, durations(start, until), -1)),
             "side": pc.if_else(opener["from_client"], "client", "server"),
             "evidence": "proven",
             "reason": pc.if_else(blocked, opener["reason"], None),
@@ -353,35 +349,3 @@ def _ends(at: Any, events: Events | None) -> dict[str, Any]:
     frames = events.take(FRAMES, at[there], ("frame_no", "capture", "packet"))
     place = pa.array(np.cumsum(there) - 1, mask=~there)
     return {f"end_{name}": frames[name].take(place) for name in frames.column_names}
-
-
-def _durations(start: Any, end: Any) -> Any:
-    """Return differences of times; -1 where an end is unknown, clocks stepped back, or they exceed 292 years."""
-    made = end - start
-    return np.where((end < 0) | (end < start) | (made < 0), -1, made)
-
-
-def _windows(events: Events) -> Iterator[Rows]:
-    """Yield rows of the zero windows of connections that begin in this batch."""
-    at = np.flatnonzero(events.source == CONNECTIONS)
-    found = listed(events, at, "windows", ("last_ts_ns",))
-    if found is None:
-        return
-    windows, connections = found
-    zero = np.flatnonzero(pc.equal(windows["kind"], "zero").to_numpy())
-    if not len(zero):
-        return
-    windows, connections = windows.take(zero), connections.take(zero)
-    start = windows["start_ts_ns"].to_numpy()
-    end = windows["end_ts_ns"].fill_null(-1).to_numpy()
-    # One that did not end lasts to the last packet, if it had begun by then.
-    until = np.where(end >= 0, end, np.maximum(start, connections["last_ts_ns"].fill_null(-1).to_numpy()))
-    columns = {
-        "connection_id": connections["connection_id"],
-        "cause": "zero-window",
-        **{name: windows[name] for name in _WINDOW},
-        "duration_ns": known(_durations(start, until)),
-        "side": pc.if_else(windows["from_client"], "client", "server"),
-        "evidence": "proven",
-    }
-    yield "flow_control", conform("flow_control", columns, len(zero))

@@ -17,13 +17,13 @@ from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model.connection import CONN, GAP_TS, first_gap
-from amqpscope.pipelines.model.events import STREAM_FRAMES, what
+from amqpscope.pipelines.model.events import what
 from amqpscope.pipelines.model.store import declare, grown
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.requests.open_requests import FO, NONE, REFUSED, State
 from amqpscope.pipelines.requests.requests import OPEN_AT_MOST
+from amqpscope.pipelines.stream.frames import PROTOCOL, STREAM_FRAMES
 
-PROTOCOL = "rabbitmq-stream"
 ANSWERED_ALWAYS = tuple(
     sorted(
         {

@@ -8,26 +8,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amqpscope import spec
-from amqpscope.pipelines.model.connection import is_gap
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES, Events, what
+from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
+from amqpscope.pipelines.model.connection import GAP_WORDS
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
 
 METHODS = (
     "connection.blocked", "connection.unblocked", "connection.close", "channel.flow", "channel.flow-ok",
     "channel.open", "channel.close",
 )  # fmt: skip
 BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE = (what(FRAMES, method) for method in METHODS)
-GAPS = tuple(code for code in spec.anomalies() if is_gap(what(ANOMALIES, code)))
-"""Anomalies before which frames of that side may be missing."""
 ASKED = ("active", "reply_code", "class_id", "method_id")
 """Columns of frames that say what they ask for."""
 
-_AMQP = spec.load("amqp-0-9-1")
+_AMQP = spec.load(PROTOCOL)
 REFUSAL = (
     _AMQP.constant("not-implemented").value, _AMQP.method("channel.flow").class_id, _AMQP.method("channel.flow").id,
 )  # fmt: skip
 """Reply code, class and method of the close with which RabbitMQ answers a client's channel.flow that is not active."""
 
-GAP_WORDS = tuple(what(ANOMALIES, code) for code in GAPS)
 _WORDS = (BLOCKED, UNBLOCKED, CLOSE, FLOW, FLOW_OK, OPEN, CHANNEL_CLOSE, *GAP_WORDS)
 
 

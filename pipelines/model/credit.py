@@ -1,0 +1,181 @@
+"""Credit of subscriptions: what is remembered of one, and when a wait for credit begins, ends and is proven.
+
+A wait that a gap cuts off counts up to the gap, and has no end. It is proven where the next delivery follows the credit
+at once, or brings a chunk that the broker had written before the credit came.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
+from amqpscope.pipelines.model.store import declare
+
+NEVER = (1 << 63) - 1
+NONE = -(1 << 62)
+"""Stands for null where -1 may be a value."""
+AT_LEAST = 1_000_000
+"""A delivery within one millisecond, or two round trips if that is longer, follows a credit (ns)."""
+MILLISECOND = 1_000_000
+MOST_TIME = 1 << 42
+"""Times of chunks beyond this (milliseconds: the year 2109) do not count."""
+MOST_ROUND_TRIP = 1 << 40
+"""Longer round trips (18 minutes) do not count."""
+
+
+class Subscription(NamedTuple):
+    """Columns of `rows`: a subscription id; what is requested has columns of its own."""
+
+    ID: int
+    EPOCH: int  # counts subscriptions; 0: of one whose beginning was not seen
+    EVENT: int  # id of the frame that asked for it; -1: not seen
+    GAPS: int  # gaps of the connection up to that frame
+    GRANTED: int
+    USED: int
+    ASKED: int  # id of the frame that asks for the next one; -1: none
+    ASKED_FRAME: int
+    ASKED_TS: int
+    ASKED_GAPS: int
+    ASKED_LOST: int  # gaps in what the server sent
+    ASKED_CREDIT: int  # that it begins with; NONE for null
+    ASKED_MORE: int  # granted since
+    CORRELATION: int
+    SINCE: int  # id of the frame since which there is no credit; -1: there is, or it is not known
+    SINCE_FRAME: int
+    SINCE_TS: int
+    PROOF: int  # id of the frame that began the last wait, if the next delivery decides about it; -1: none
+    PROOF_TS: int  # when that began
+    RELEASED: int  # id of the frame that ended it
+    RELEASED_TS: int
+
+
+class Wait(NamedTuple):
+    """Columns of `waits`: a row of `flow_control`."""
+
+    CONNECTION: int
+    SUBSCRIPTION: int
+    START: int  # id of the frame that began it
+    START_TS: int
+    END: int  # id of the frame that ended it; -1: none
+    END_TS: int  # NONE: not known
+    SEEN: int  # 1: the end was seen
+    PROVEN: int
+
+
+class State(NamedTuple):
+    """Columns of `state`."""
+
+    AT: int
+    CHANGES: int
+    WAITS: int
+    WINDOW: int  # ns within which a delivery follows a credit
+    CLOSING: int  # subscriptions that are closed, at the end of the connection
+    AGE: int  # the least age of a chunk that was delivered (ns); NEVER: none
+
+
+SUB, WT, ST = declare(Subscription), declare(Wait), declare(State)
+Written = tuple[Any, Any]
+"""Changes of credit, which a walk declares, and waits (WT)."""
+
+
+@kernel
+def lasted(start: int, end: int) -> int:
+    """Return the time between two ends; -1 where it is negative, or does not fit."""
+    if end < start or (start < 0 and end > NEVER + start):
+        return -1
+    return end - start
+
+
+@kernel
+def gaps_of(conn: Array) -> int:
+    """Return the number of gaps of a connection so far."""
+    return conn[CONN.SERVER_GAPS] + conn[CONN.CLIENT_GAPS]
+
+
+@kernel
+def is_certain(conn: Array, gaps: int) -> bool:
+    """Return whether no frame of either side can be missing since there were this many gaps."""
+    return gaps_of(conn) == gaps and not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT)
+
+
+@kernel
+def prove(rows: Array, row: int, ts: int, chunk: int, conn: Array, written: Written, state: Array) -> None:
+    """Decide about the last wait, by the next delivery.
+
+    Args:
+        rows: see `subscriptions`.
+        row: the subscription.
+        ts: time of the delivery; NONE: there was none.
+        chunk: when its chunk was written (ms); -1: not known.
+        conn: CONN.
+        written: rows of waits.
+        state: ST.
+    """
+    if rows[row, SUB.PROOF] < 0:
+        return
+    took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
+    proven = 1 if 0 <= took <= state[ST.WINDOW] else 0
+    if took >= 0 and 0 <= chunk < MOST_TIME and chunk_written_by(chunk, state) <= rows[row, SUB.RELEASED_TS]:
+        proven = 1
+    wait(written, state, conn, rows, row, rows[row, SUB.PROOF], rows[row, SUB.PROOF_TS], rows[row, SUB.RELEASED],
+         rows[row, SUB.RELEASED_TS], 1, proven)  # fmt: skip
+    rows[row, SUB.PROOF] = -1
+    rows[row, SUB.RELEASED] = -1
+
+
+@kernel
+def chunk_written_by(chunk: int, state: Array) -> int:
+    """Return until when a chunk was written at the latest (ns), by the clock of the capture."""
+    return (chunk + 1) * MILLISECOND + min(state[ST.AGE], MOST_TIME * MILLISECOND)
+
+
+@kernel
+def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, written: Written, state: Array) -> bool:
+    """Return whether a gap up to that frame cuts off a wait, which then ends there."""
+    found = -1
+    for side in range(2):
+        gap = cn.first_gap(conn, gaps, side, rows[row, SUB.SINCE_FRAME])
+        if gap >= 0 and gaps[gap, GAP_FRAME] <= until:
+            if found < 0 or gaps[gap, GAP_FRAME] < gaps[found, GAP_FRAME]:
+                found = gap
+    if found < 0:
+        return False
+    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], -1, gaps[found, GAP_TS], 0, 0)
+    rows[row, SUB.SINCE] = -1
+    return True
+
+
+@kernel
+def end_wait(rows: Array, row: int, conn: Array, written: Written, state: Array) -> None:
+    """End a wait with the close of the connection, or at the end of what was captured."""
+    server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]
+    side = SERVER if client < 0 or 0 <= server < client else CLIENT
+    by, ts, seen = -1, conn[CONN.SILENCE_TS], 1 if conn[CONN.CLOSED] == 1 else 0
+    if conn[CONN.SERVER_CLOSE + side] > rows[row, SUB.SINCE_FRAME]:
+        by, ts, seen = conn[CONN.SERVER_CLOSE_EVENT + side], conn[CONN.SERVER_CLOSE_TS + side], 1
+    if conn[CONN.HAS_ROW] != 1 and by < 0:
+        ts = NONE
+    wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], by, ts, seen, 0)
+    rows[row, SUB.SINCE] = -1
+
+
+@kernel
+def wait(
+    written: Written, state: Array, conn: Array, rows: Array, row: int, start: int, start_ts: int, end: int,
+    end_ts: int, seen: int, proven: int,
+) -> None:  # fmt: skip
+    """Write a row of `waits`: it has eleven parameters because a row has eight columns."""
+    waits = written[1]
+    at = state[ST.WAITS]
+    waits[at, WT.CONNECTION] = conn[CONN.ID]
+    waits[at, WT.SUBSCRIPTION] = rows[row, SUB.ID]
+    waits[at, WT.START] = start
+    waits[at, WT.START_TS] = start_ts
+    waits[at, WT.END] = end
+    waits[at, WT.END_TS] = end_ts
+    waits[at, WT.SEEN] = seen
+    waits[at, WT.PROVEN] = proven
+    state[ST.WAITS] = at + 1
