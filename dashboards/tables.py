@@ -41,6 +41,7 @@ ANALYZED = (
     "rpcs",
     "commands",
     "transits",
+    "calls",
     "channel_errors",
     "flow_control",
     "heartbeats",

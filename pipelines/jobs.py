@@ -31,6 +31,7 @@ Table = TypeVar("Table", pa.Table, "DataFrame")
 HOUR_NS = 3_600_000_000_000
 
 __all__ = [
+    "calls",
     "channel_errors",
     "commands",
     "confirms",
@@ -279,6 +280,17 @@ def deaths(messages: Table) -> Table:
 def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
     """Return the table `gaps`: one row per place where bytes are missing, with frames (`amqp091_frames`) since when."""
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
+
+
+def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
+    """Return the table `calls`, of `messages`: one row per request over reply_to, with its answer.
+
+    Args:
+        messages: `messages`.
+        connections: `connections`, for when unanswered requests ended.
+        anomalies: `anomalies`, for gaps in which answers may lie.
+    """
+    return _job("calls", messages=messages, connections=connections, anomalies=anomalies)
 
 
 def tcp_delays(connections: Table, tcp_events: Table) -> Table:
