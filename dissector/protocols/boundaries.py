@@ -8,7 +8,17 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.emitting import fault, put_first, put_place
 from amqpscope.dissector.protocols.payloads import drop_chain
-from amqpscope.dissector.protocols.state import GAP, HEAD, HEAD_ROOM, SEARCH, SKIPPED, Frame, Parser, ParserState
+from amqpscope.dissector.protocols.state import (
+    GAP,
+    HEAD,
+    HEAD_ROOM,
+    SEARCH,
+    SKIPPED,
+    UNDER_WAY,
+    Frame,
+    Parser,
+    ParserState,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
@@ -94,10 +104,22 @@ def report_gap(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> N
 
 @kernel
 def report_further_gap(walk: ParserState, chunks: Array, i: int, at: int, row: int) -> None:
-    """Report a gap that follows another one at once: what was lost in it was sent later, and answers are missing."""
+    """Report a gap in a search that nothing was skipped in: behind another gap, or where the capture begins.
+
+    What was lost in it was sent later, and answers are missing.
+    """
     parsers = walk.parsers
-    if parsers[row, Parser.LOST] >= 0 and parsers[row, Parser.TRIED] == 0 and parsers[row, Parser.SKIPPED] < HEAD_ROOM:
+    if parsers[row, Parser.TRIED] == 0 and parsers[row, Parser.SKIPPED] < HEAD_ROOM:
         report_gap(walk, chunks, i, at, row)
+
+
+@kernel
+def report_under_way(walk: ParserState, chunks: Array, i: int, row: int) -> None:
+    """Report bytes before the first of a direction that the capture may have lost, or that were sent before it."""
+    facts, slot = walk.facts, chunks[Chunk.SLOT, i]
+    value = facts[slot, Facts.UNDER_WAY_A + (row & 1)]
+    if value > 0 and facts[slot, Facts.SYN] == 0:
+        fault(walk, chunks, i, row, UNDER_WAY, facts[slot, Facts.FRAMES], -1, -1, value)
 
 
 @kernel

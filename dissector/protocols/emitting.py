@@ -2,7 +2,7 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.state import GAP, SKIPPED, Cursor, Fault, Parser, ParserState, Place, Span
+from amqpscope.dissector.protocols.state import GAP, SKIPPED, UNDER_WAY, Cursor, Fault, Parser, ParserState, Place, Span
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
@@ -19,7 +19,7 @@ def fault(
         return
     put_packets(faults, n, chunks, i)
     faults[Place.NUMBER, n] = number
-    if number >= 0 and code not in (GAP, SKIPPED):
+    if number >= 0 and code not in (GAP, SKIPPED, UNDER_WAY):
         put_first(faults, n, walk.parsers, row)
     put_fault(faults, n, code, value, channel, pos)
     walk.cursor[Cursor.FAULTS] = n + 1

@@ -11,7 +11,14 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel, specialize
 from amqpscope.dissector.protocols import client_side, resync
-from amqpscope.dissector.protocols.boundaries import begin_frame, lose_head, put_frame, report_further_gap, skip
+from amqpscope.dissector.protocols.boundaries import (
+    begin_frame,
+    lose_head,
+    put_frame,
+    report_further_gap,
+    report_under_way,
+    skip,
+)
 from amqpscope.dissector.protocols.candidates import Own
 from amqpscope.dissector.protocols.client_side import find_client
 from amqpscope.dissector.protocols.payloads import keep_payload, payload
@@ -288,9 +295,12 @@ def skip_bytes(walk: ParserState, chunks: Array, i: int, at: int, row: int, own:
     """Skip bytes in a search; returns their number, -1 where nothing is known of them yet."""
     parsers = walk.parsers
     p = chunks[Chunk.OFFSET, i] + at
-    if chunks[Chunk.POS, i] + at == 0 and begins_connection(walk.data, p, p + chunks[Chunk.LENGTH, i] - at):
-        parsers[row, Parser.UNTIL] = 0
-        parsers[row, Parser.FOUND] = 1
+    if chunks[Chunk.POS, i] + at == 0:
+        if begins_connection(walk.data, p, p + chunks[Chunk.LENGTH, i] - at):
+            parsers[row, Parser.UNTIL] = 0
+            parsers[row, Parser.FOUND] = 1
+        elif parsers[row, Parser.UNTIL] >= 0:
+            report_under_way(walk, chunks, i, row)
     if parsers[row, Parser.UNTIL] < 0:
         return -1
     if reject_length(walk, chunks, i, row, OVERHEAD):

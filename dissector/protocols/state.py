@@ -26,8 +26,9 @@ FAULTS = (
     "tls-unexpected",  # the same
     "http-unexpected",  # the same
     "frame-length-wrong",  # value: announced size
+    "bytes-under-way",  # value: bytes
 )
-GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP, LENGTH_WRONG = range(len(FAULTS))
+GAP, SKIPPED, TYPE_UNKNOWN, TOO_LARGE, CUT, LIMIT, AMQP_HEADER, TLS, HTTP, LENGTH_WRONG, UNDER_WAY = range(len(FAULTS))
 
 
 class Parser(Matrix):

@@ -18,7 +18,7 @@ from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import is_due, rebase, settle
 from amqpscope.dissector.tcp.numbers import difference, first_byte
-from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, start, synchronize
+from amqpscope.dissector.tcp.opening import come_up, infer_start, is_under_way, pass_unseen, start, synchronize
 from amqpscope.dissector.tcp.reorder_queue import emit
 from amqpscope.dissector.tcp.state import (
     BOTH,
@@ -246,6 +246,8 @@ def take_bytes(
     if started == 0 or (
         started == UNSEEN and flows.facts[slot, Facts.SYN] == 0 and is_under_way(batch, i, flows, slot, row)
     ):
+        if started == UNSEEN:
+            pass_unseen(flows, row, first)
         direction[row, Direction.NEXT] = first
     elif started == STARTED_ELSEWHERE or (flows.conn[slot, Conn.UNSETTLED] and length > 1):
         rebase(flows, slot, side, first)

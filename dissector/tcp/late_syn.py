@@ -51,6 +51,7 @@ def rebase(flows: Flows, slot: int, side: int, first: int) -> None:
         return
     direction[row, Direction.STARTED] = STARTED_HERE
     direction[row, Direction.NEXT] = first & 0xFFFFFFFF
+    flows.facts[slot, Facts.UNDER_WAY_A + side] -= ahead
     direction[row, Direction.TOP] += ahead
     direction[row, Direction.ACKED] += ahead
     if direction[row, Direction.FIN] >= 0:

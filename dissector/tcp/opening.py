@@ -5,6 +5,7 @@ from amqpscope.dissector.packets.segments import ACK, RST, SegmentBatch
 from amqpscope.dissector.tcp.copies import COPY_NS, repeat
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import rebase, rebase_by_syn
+from amqpscope.dissector.tcp.numbers import difference
 from amqpscope.dissector.tcp.state import (
     STARTED_BY_OTHER,
     STARTED_HERE,
@@ -69,6 +70,8 @@ def infer_start(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int)
         direction[row, Direction.STARTED] == UNSEEN and not is_open and is_under_way(batch, i, flows, slot, row)
     ):
         return
+    if direction[row, Direction.STARTED] == UNSEEN:
+        pass_unseen(flows, row, batch.ack[i])
     direction[row, Direction.NEXT] = batch.ack[i]
     direction[row, Direction.STARTED] = STARTED_BY_OTHER if is_open else UNSEEN
 
@@ -78,6 +81,12 @@ def is_under_way(batch: SegmentBatch, i: int, flows: Flows, slot: int, row: int)
     """Return whether bytes of a direction may be under way since before the capture, which has none of it."""
     is_new: bool = batch.ts_ns[i] <= flows.conn[slot, Conn.FIRST_TS] + UNDER_WAY_NS
     return is_new and flows.direction[row, Direction.POS] == 0 and flows.elsewhere[row, Queue.HEAD] < 0
+
+
+@kernel
+def pass_unseen(flows: Flows, row: int, number: int) -> None:
+    """Note that bytes of a direction up to this sequence number were under way when the capture began, or are lost."""
+    flows.facts[row >> 1, Facts.UNDER_WAY_A + (row & 1)] += difference(number, flows.direction[row, Direction.NEXT])
 
 
 @kernel

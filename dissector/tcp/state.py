@@ -74,6 +74,8 @@ class Facts(Matrix):
     ROLES_BY = column("what shows that: BY_...; 0: nothing yet", by="protocols")
     PROTOCOL = column("number of the protocol in the registry; 0: not decided yet", by="protocols.detection")
     FRAMES = column("frames so far: the next frame_no", by="protocols")
+    UNDER_WAY_A = column("bytes before the first of side 0 that were acknowledged as the capture began, and nobody saw")
+    UNDER_WAY_B = column("the same of side 1")
 
 
 class Conn(Matrix):

@@ -58,9 +58,10 @@ GAP_FRAME, GAP_TS, GAP_SINCE, GAP_LATE = range(4)
 _GAP_CODES = tuple(
     what(ANOMALIES, code)
     for code in (
-        "tcp-gap", "bytes-skipped", "frame-type-unknown", "frame-too-large", "frame-end-wrong", "header-unknown",
-        "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong", "frame-version-unknown",
-        "frame-flags-unknown", "frame-head-wrong", "frame-too-short", "frame-track-wrong", "frame-reserved-set",
+        "tcp-gap", "bytes-skipped", "bytes-under-way", "frame-type-unknown", "frame-too-large", "frame-end-wrong",
+        "header-unknown", "amqp-header-unexpected", "tls-unexpected", "http-unexpected", "frame-length-wrong",
+        "frame-version-unknown", "frame-flags-unknown", "frame-head-wrong", "frame-too-short", "frame-track-wrong",
+        "frame-reserved-set",
         "frame-cut",
     )
 )  # fmt: skip

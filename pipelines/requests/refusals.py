@@ -75,6 +75,8 @@ def closing(state: State, slot: int, side: int, frame: int, ts: int, whole: bool
                     nodes[node, NO.CUT_TS] = ts
                     nodes[node, NO.CUT_SINCE] = heap[HEAP.BEFORE]
                 node = nodes[node, NO.NEXT]
+            if q >= 0:
+                queues[q, QU.UNMARKED] = NONE
     if candidates == 1 and refused >= 0:
         head = queues[refused, QU.HEAD]
         emit(state, nodes[head, NO.ID], identity, REFUSED, NONE, nodes[head, NO.NOTE], 0)

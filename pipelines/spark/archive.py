@@ -284,15 +284,17 @@ def _size(split: Split | Seated) -> int:
     return size if split.part is None else (split.part.end or size) - split.part.begin
 
 
-def numbers(spark: SparkSession, groups: Sequence[object]) -> DataFrame:
-    """Return the numbers of groups, each in a partition of its own."""
-    return spark.range(0, len(groups), 1, len(groups))
+def numbers(spark: SparkSession, count: int, tasks: int | None = None) -> DataFrame:
+    """Return the numbers below `count`, divided among tasks; None: each has one of its own."""
+    return spark.range(0, count, 1, tasks or count)
 
 
 def survey_all(spark: SparkSession, compiled: bool, tally: Tally, lists: list[list[Split]]) -> list[Survey]:
     """Return the surveys of lists of splits of captures, in their order."""
     groups = grouped(spark, lists)
-    found = run(numbers(spark, groups).mapInArrow(partial(survey_groups, groups, compiled, tally), SURVEYS).collect)
+    found = run(
+        numbers(spark, len(groups)).mapInArrow(partial(survey_groups, groups, compiled, tally), SURVEYS).collect
+    )
     return [each for row in found for each in pickle.loads(row.surveys)]  # noqa: S301 - our own tasks wrote them
 
 
@@ -311,7 +313,9 @@ def segments(spark: SparkSession, ready: Ready) -> DataFrame:
     """Return the blocks of captures, each part of the flows in one partition, in order."""
     groups = grouped(spark, ready.plan.chains)
     count = parts(spark, [each.source for each in ready.plan.surveys])
-    cuts = numbers(spark, groups).mapInArrow(partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS)
+    cuts = numbers(spark, len(groups)).mapInArrow(
+        partial(cut_groups, groups, count, ready.compiled, ready.tally), BLOCKS
+    )
     return by_part(cuts, count).sortWithinPartitions(*blocks.ORDER)
 
 

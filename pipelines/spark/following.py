@@ -37,15 +37,18 @@ from amqpscope.pipelines.run.following import MOST_ROWS
 from amqpscope.pipelines.run.incremental import Continuing
 from amqpscope.pipelines.spark import session
 from amqpscope.pipelines.spark.archive import numbers
+from amqpscope.pipelines.spark.executors import PARALLELISM
 from amqpscope.pipelines.spark.tasks import WRITTEN, Task, collected, interruptible
 from amqpscope.pipelines.statistics import tables
 
 PARTS = "parts"
 """Name of the state that says how many parts there are: as many as in the first batch."""
+GROWTH = 4
+"""Parts for each core of the first batch: so many times more cores are made use of when they come."""
 DISSECTION, STATISTICS = "dissection-{}", "statistics-{}"
 """Names of the state of a part."""
-REST, VERSION = "rest", 2
-"""What tasks leave for this process."""
+REST, VERSION = "rest-", 2
+"""What tasks leave for this process; the number of the part follows."""
 
 
 def dissect(arguments: argparse.Namespace) -> int:
@@ -120,9 +123,10 @@ class Job(NamedTuple):
         """Return the dissector of a part."""
         return self.sequel.dissector(self.state(DISSECTION, number))
 
-    def left(self, number: int, dissector: IdleDissector) -> dict[str, bytes]:
-        """Return the state of a dissector, unless nothing follows."""
-        return {DISSECTION.format(number): dissector.take_out()} if self.sequel.end_ns is None else {}
+    def leave(self, number: int, dissector: IdleDissector, task: Task) -> None:
+        """Have a task write the state of a dissector, unless nothing follows."""
+        if self.sequel.end_ns is None:
+            task.leave(DISSECTION.format(number), dissector.take_out())
 
 
 class Spread:
@@ -140,8 +144,10 @@ class Spread:
         self._form = journal.form, journal.compression
         tables = Path(str(output.folder)).absolute()
         self._before, self._new = str(journal.last.absolute()), tables.parent
-        known = journal.state(PARTS)
-        self.parts = int(known or spark.sparkContext.defaultParallelism)
+        cores = int(spark.sparkContext.defaultParallelism)  # those of executors that have registered by now
+        chosen = spark.sparkContext.getConf().get(PARALLELISM)
+        self.parts = int(journal.state(PARTS) or chosen or GROWTH * cores)
+        self._tasks = min(self.parts, cores)
         self._folder = tables / HIDDEN
         self._folder.mkdir()
         assert isinstance(dissection.dissector, Cutter)
@@ -184,12 +190,12 @@ class Spread:
         self.rest()
         self._files.close()
         rest: list[bytes] = []
-        tasks = numbers(self.spark, range(self.parts)).mapInArrow(partial(task, job), WRITTEN)
+        tasks = numbers(self.spark, self.parts, self._tasks).mapInArrow(partial(task, job), WRITTEN)
         for name, parts in collected(tasks, 1).items():
             for part in parts:
                 if name in self.output.rows:
                     self.output.adopt(part)
-                elif name == REST:
+                elif name.startswith(REST):
                     rest.append(Path(str(part.file)).read_bytes())
                 else:
                     Path(str(part.file)).rename(self._new / name)
@@ -249,41 +255,50 @@ class SpreadAnalysis(Spread):
 
 def dissect_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect parts, by their numbers; yield what was written (WRITTEN)."""
-    for number in _numbers(batches):
-        dissector = job.dissector(number)
-        with Task(job.folder, schemas(job.sequel.options.protocol), *job.form) as task:
-            for work in job.sequel.work(dissector, _file(job.folder, number)):
-                if work is not None:
-                    task.output.add(work)
-        yield from task.written(files=job.left(number, dissector))
+    with Task(job.folder, schemas(job.sequel.options.protocol), *job.form) as task:
+        for number in _numbers(batches):
+            _dissect(job, number, task)
+    yield from task.written()
+
+
+def _dissect(job: Job, number: int, task: Task) -> None:
+    dissector = job.dissector(number)
+    for work in job.sequel.work(dissector, _file(job.folder, number)):
+        if work is not None:
+            task.output.add(work)
+    job.leave(number, dissector, task)
 
 
 def analyze_part(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Dissect parts, by their numbers, and walk over their rows; yield what was written (WRITTEN)."""
     assert job.walks is not None
-    window_ns, compiled, cut, most = job.walks
-    for number in _numbers(batches):
-        dissector, state = job.dissector(number), job.state(STATISTICS, number)
-        with Task(job.folder, {name: schema(name) for name in tables()}) as task:
-            before = unpack(STATISTICS, VERSION, state) if state else {}
-            emit = partial(local.emitted, task.output)
-            engine = following.engine_of(compiled, window_ns, emit, job.sequel.options, dissector, before)
-            ended = []
-            for work in job.sequel.work(dissector, _file(job.folder, number)):
-                if work is not None:
-                    following.add(engine, work, cut)
-                elif engine.runner.waiting > most:
-                    ended.append(engine.walk_batch(is_last=False))
-            ended.append(engine.walk_batch(job.sequel.end_ns is not None))
-        kernels.end(compiled)
-        rest = {
-            **engine.rest(engine.going_on),
-            "ended": pa.table({"connection_id": pa.concat_arrays(ended)}),
-            "held_ns": dissector.held_ns,
-        }
-        files = {REST: pack(REST, VERSION, rest), **job.left(number, dissector)}
-        files[STATISTICS.format(number)] = pack(STATISTICS, VERSION, engine.runner.take_out())
-        yield from task.written(files=files)
+    with Task(job.folder, {name: schema(name) for name in tables()}) as task:
+        for number in _numbers(batches):
+            _analyze(job, job.walks, number, task)
+    kernels.end(job.walks.compiled)
+    yield from task.written()
+
+
+def _analyze(job: Job, walks: Walks, number: int, task: Task) -> None:
+    dissector, state = job.dissector(number), job.state(STATISTICS, number)
+    before = unpack(STATISTICS, VERSION, state) if state else {}
+    emit = partial(local.emitted, task.output)
+    engine = following.engine_of(walks.compiled, walks.window_ns, emit, job.sequel.options, dissector, before)
+    ended = []
+    for work in job.sequel.work(dissector, _file(job.folder, number)):
+        if work is not None:
+            following.add(engine, work, walks.cut)
+        elif engine.runner.waiting > walks.most:
+            ended.append(engine.walk_batch(is_last=False))
+    ended.append(engine.walk_batch(job.sequel.end_ns is not None))
+    rest = {
+        **engine.rest(engine.going_on),
+        "ended": pa.table({"connection_id": pa.concat_arrays(ended)}),
+        "held_ns": dissector.held_ns,
+    }
+    task.leave(f"{REST}{number}", pack(REST, VERSION, rest))
+    task.leave(STATISTICS.format(number), pack(STATISTICS, VERSION, engine.runner.take_out()))
+    job.leave(number, dissector, task)
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

@@ -20,7 +20,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from amqpscope.errors import Error, reason
-from amqpscope.pipelines.spark import versions
+from amqpscope.pipelines.spark import executors, versions
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SMALL = {
@@ -81,7 +81,8 @@ def session(
     Raises:
         SessionError: Spark does not start.
     """
-    if SparkSession._instantiatedSession is None:
+    is_new = SparkSession._instantiatedSession is None
+    if is_new:
         _check(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -112,16 +113,19 @@ def session(
     versions.disable_loggers(("DataFrameQueryContextLogger", "SQLQueryContextLogger"))
     with _silenced() as log, _noted(), _answered(master, answer_s) as is_late:
         try:
-            return builder.getOrCreate()
+            found = builder.getOrCreate()
         except Exception as error:  # py4j and the launcher raise many kinds
             if is_late() or UNANSWERED in log.read_text(errors="replace"):
                 raise SessionError(f"no Spark master at {', '.join(_addresses(master))}: it does not answer") from error
             raise SessionError(_reason(error, log)) from error
+    if is_new:
+        executors.wait(found)
+    return found
 
 
 def parallelism(parts: int | None) -> dict[str, str]:
     """Return the settings that divide work into as many parts; None: by the cores that Spark knows."""
-    return {} if parts is None else {"spark.default.parallelism": str(parts)}
+    return {} if parts is None else {executors.PARALLELISM: str(parts)}
 
 
 _started: list[subprocess.Popen[bytes]] = []

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -93,6 +92,7 @@ class Task:
         assert context is not None
         path = place(folder) / f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
         self.output = Output(str(path), schemas, form, compression)
+        self._left: list[tuple[object, ...]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -100,15 +100,15 @@ class Task:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.output.__exit__(kind, *error)
 
-    def written(
-        self, counts: Counts | None = None, files: Mapping[str, bytes] = MappingProxyType({})
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield what was written and counted, and files that are written now, by name; in a local folder."""
-        rows: list[tuple[object, ...]] = [(part.table, str(part.file), part.rows, None) for part in self.output.parts()]
-        for name, data in files.items():
-            path = Path(str(self.output.folder), name)
-            path.write_bytes(data)
-            rows.append((name, str(path), 0, None))
+    def leave(self, name: str, data: bytes) -> None:
+        """Write a file beside the tables, in a local folder."""
+        path = Path(str(self.output.folder), name)
+        path.write_bytes(data)
+        self._left.append((name, str(path), 0, None))
+
+    def written(self, counts: Counts | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield what was written, left and counted."""
+        rows = [(part.table, str(part.file), part.rows, None) for part in self.output.parts()] + self._left
         if counts is not None:
             rows.append(("", "", 0, pickle.dumps(counts)))
         yield pa.RecordBatch.from_pylist([dict(zip(_WRITTEN.names, row, strict=True)) for row in rows], _WRITTEN)

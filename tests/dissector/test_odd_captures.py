@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from tests.captures.damage.odd import compared, connections
 from tests.captures.damage.recordings import Recording
@@ -12,7 +13,7 @@ from tests.captures.damage.verdicts import UNKNOWN
 from tests.captures.damage.ways import ODD, Capture, numbered, slower, toward_server, two_points_in_one, without_begin
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
-from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, T0, Tape, handshake, opening, raw
+from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, T0, Tape, handshake, method, opening, raw
 
 SECOND = 1_000_000_000
 BEAT = raw(8, 0, b"")
@@ -69,6 +70,36 @@ def test_bytes_under_way_when_the_capture_began_are_not_missing() -> None:
     for begin in range(4, len(tape.packets)):
         row = connection(tape.packets[begin:])
         assert row["lost_bytes"] == 0, begin
+
+
+def begun_at(second: float, side: int) -> list[Row]:
+    """The anomalies of a connection begun in the middle, of which a side's first method is not in the capture.
+
+    It is acknowledged so many seconds later, and the next one is there.
+    """
+    ask, said = method(commands.Basic.Qos(prefetch_count=1)), method(commands.Basic.QosOk())
+    tape = Tape(syn=False)
+    tape.send(1 - side, said if side == CLIENT else ask)
+    tape.next[side] += len(ask if side == CLIENT else said)
+    tape.start_ns += int(second * SECOND)
+    tape.send(1 - side, BEAT)
+    tape.send(side, BEAT + (ask if side == CLIENT else said))
+    tape.end()
+    return rows(dissect_packets(tape.packets, check=True)["anomalies"])
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_what_is_acknowledged_as_the_capture_begins_may_be_lost_or_not(side: int) -> None:
+    (row,) = begun_at(0.01, side)
+    assert (row["code"], row["from_client"], row["frame_no"]) == ("bytes-under-way", side == CLIENT, 2)
+    size = len(method(commands.Basic.Qos(prefetch_count=1)) if side == CLIENT else method(commands.Basic.QosOk()))
+    assert row["detail"] == f"{size} bytes at the beginning acknowledged, but not captured"
+
+
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_a_gap_before_the_first_bytes_of_a_connection_begun_before_is_reported_where_it_is(side: int) -> None:
+    (row,) = begun_at(0.8, side)
+    assert (row["code"], row["from_client"], row["frame_no"]) == ("tcp-gap", side == CLIENT, 2)
 
 
 @pytest.mark.parametrize("name", ["many_confirms", "failed_calls", "qpid_tx", "stream_rstream"])

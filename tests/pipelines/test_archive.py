@@ -188,7 +188,7 @@ archive.dissect_captures(named([captures]), lambda begin: Options(), to)
 
 
 @contextmanager
-def cluster(spark: SparkSession, folder: Path) -> Iterator[str]:
+def cluster(spark: SparkSession, folder: Path, cores: int = 2) -> Iterator[str]:
     """A master and a worker with room for two executors, in the JVM of a session; yield its URL."""
     jvm = spark._jvm
     deploy, settings = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf(False)
@@ -196,7 +196,7 @@ def cluster(spark: SparkSession, folder: Path) -> Iterator[str]:
     master = deploy.master.Master.startRpcEnvAndEndpoint(*at, settings)._1()
     urls = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)
     urls[0] = master.address().toSparkURL()
-    own = (2, 1200, urls, str(folder / "worker"))  # cores, MB
+    own = (cores, 1200, urls, str(folder / "worker"))  # cores, MB
     worker = deploy.worker.Worker.startRpcEnvAndEndpoint(*at, *own, none, settings, none)
     try:
         yield urls[0]

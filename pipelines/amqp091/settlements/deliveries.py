@@ -105,6 +105,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
             prefetch[2][pf.SOON] = max(pf.SOON_NS, 2 * more[i, MORE.LIMIT])
         elif word == ON_CONNECTION_CLOSE:
             for account in range(channels[3][0]):
+                notice_gaps(account, book, own)
                 close_windows(account, state[ST.BASE] + i, events[i, EV.TS], 1, own)
         elif is_wanted(word) and events[i, EV.CHANNEL] >= 0:
             account = account_for(events, i, book, own, result)

@@ -351,6 +351,7 @@ def end_channel(account: int, book: Book, own: Own) -> None:
     """End the windows and consumers of a channel epoch."""
     conn = book[0]
     consumers, _, _ = own
+    notice_gaps(account, book, own)
     if cn.is_missing(conn, CLIENT):
         unsure_windows(account, conn[CONN.LAST_FRAME], conn[CONN.LAST_TS], own)
     seen = 1 if conn[CONN.CLOSED] == 1 else 0

@@ -165,6 +165,27 @@ def after_a_gap_nobody_knows() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def nothing_more_after_a_gap_until_the_connection_closes() -> tuple[Connection, list[dict[str, Any]]]:
+    """The acknowledgement may be lost: that the connection closes says nothing of when the wait ended."""
+    c = Connection(closed_by="client-close")
+    consume(c, 1)
+    full = c.deliver(1)
+    gap = c.lose(from_client=True)
+    c.client("connection.close", channel=0, epoch=0)
+    c.server("connection.close-ok", channel=0, epoch=0)
+    return c, [{"start_frame_no": full, "end_frame_no": None, "duration_ns": (gap - full) * TICK}]
+
+
+def nothing_more_after_a_gap_at_all() -> tuple[Connection, list[dict[str, Any]]]:
+    c = Connection(closed_by="client-fin")
+    consume(c, 1)
+    full = c.deliver(1)
+    gap = c.lose(from_client=True)
+    c.client("basic.qos", channel=2, prefetch_count=2)
+    c.server("basic.qos-ok", channel=2)
+    return c, [{"start_frame_no": full, "end_frame_no": None, "duration_ns": (gap - full) * TICK}]
+
+
 def acknowledged_whole_where_deliveries_are_cut() -> tuple[Connection, list[dict[str, Any]]]:
     c = Connection()
     consume(c, 1)
@@ -201,6 +222,8 @@ SCENARIOS = {
         opened_by_recover,
         closed_while_full,
         after_a_gap_nobody_knows,
+        nothing_more_after_a_gap_until_the_connection_closes,
+        nothing_more_after_a_gap_at_all,
         acknowledged_whole_where_deliveries_are_cut,
         in_a_transaction,
     )

@@ -362,6 +362,23 @@ def refused_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
     ]
 
 
+def refused_behind_a_gap_and_another_close_missing() -> tuple[Connection, list[dict[str, Any]]]:
+    """The close may be the answer to either; that there was another one behind it says nothing else."""
+    c = one_at_a_time()
+    c.lose(True)
+    c.client("queue.declare", queue="one")
+    c.client("queue.declare", queue="two")
+    c.server("channel.close", reply_code=404, reply_text="NOT_FOUND", **QUEUE_DECLARE)
+    c.client("channel.close-ok")
+    c.lose(True)
+    c.lose(False)
+    c.client("channel.close-ok")
+    c.server("connection.close", channel=0, epoch=0, reply_code=320)
+    either = {"request": "queue.declare", "outcome": "none", "ended_by": "gap"}
+    closes = {"request": "channel.close", "outcome": "ok"}
+    return c, [*ALONE, either, either, closes, {"request": "connection.close", "ended_by": "capture-end"}]
+
+
 def cut_in_front_of_its_no_wait() -> tuple[Connection, list[dict[str, Any]]]:
     """Nobody knows whether it asks for an answer."""
     c = one_at_a_time()
@@ -403,6 +420,7 @@ SCENARIOS = {
         pipelined_for_the_first_time_behind_a_lost_request,
         two_answers_behind_a_lost_request,
         refused_behind_a_gap,
+        refused_behind_a_gap_and_another_close_missing,
         cut_in_front_of_its_no_wait,
         times_that_cannot_be,
     )
