@@ -32,16 +32,17 @@ def sentence(row: Row) -> str:
     if not wall:
         return "no time passed"
     shares = sorted(((row[name] / wall, name) for name in OWNERS), reverse=True)
-    said = [f"{share:.0%} {OWNERS[name]}{_blocked(row, name)}" for share, name in shares if share >= LEAST]
+    said = [f"{share:.0%} {OWNERS[name]}{_why(row, name)}" for share, name in shares if share >= LEAST]
     notes = [NEAR[row["captured_near"]]] if row["captured_near"] in NEAR else []
-    if row["retransmitted_bytes"] and row["captured_near"] != "same host":
-        notes.insert(0, f"{size(row['retransmitted_bytes'])} sent again, so some of it may be the network's")
     return "; ".join([f"{duration(wall)}: {', '.join(said)}", *notes])
 
 
-def _blocked(row: Row, name: str) -> str:
-    is_worth = name == "broker_ns" and row["blocked_ns"] >= LEAST * row["wall_ns"]
-    return f" (blocked for {duration(row['blocked_ns'])})" if is_worth else ""
+def _why(row: Row, name: str) -> str:
+    if name == "broker_ns" and row["blocked_ns"] >= LEAST * row["wall_ns"]:
+        return f" (blocked for {duration(row['blocked_ns'])})"
+    if name == "network_ns" and row["retransmitted_bytes"]:
+        return f" ({size(row['retransmitted_bytes'])} were sent again)"
+    return ""
 
 
 def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         settlements,
         stream_credit,
         stream_deliveries,
+        tcp_delays,
         transits,
     )
 
@@ -57,6 +58,7 @@ __all__ = [
     "settlements",
     "stream_credit",
     "stream_deliveries",
+    "tcp_delays",
     "transits",
 ]
 

@@ -49,6 +49,7 @@ __all__ = [
     "settlements",
     "stream_credit",
     "stream_deliveries",
+    "tcp_delays",
     "transits",
 ]
 
@@ -278,6 +279,11 @@ def deaths(messages: Table) -> Table:
 def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
     """Return the table `gaps`: one row per place where bytes are missing, with frames (`amqp091_frames`) since when."""
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
+
+
+def tcp_delays(connections: Table, tcp_events: Table) -> Table:
+    """Return the table `tcp_delays`: one row per time for which TCP delayed bytes."""
+    return _job("tcp_delays", connections=connections, tcp_events=tcp_events)
 
 
 def operations(frames: Table) -> Table:

@@ -21,6 +21,7 @@ from amqpscope.pipelines.activity.endpoints import Endpoints
 from amqpscope.pipelines.activity.published import Published
 from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.connections.tcp_delays import TcpDelays
 from amqpscope.pipelines.connections.zero_windows import ZeroWindows
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model import protocols
@@ -42,6 +43,7 @@ OURS = Members(
         OverConnections(Published),
         OverConnections(Gaps),
         OverConnections(ZeroWindows),
+        OverConnections(TcpDelays),
         OverConnections(Deaths),
     ),
     (

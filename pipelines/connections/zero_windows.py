@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.ends import durations
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
+from amqpscope.pipelines.model.listed import listed
 from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
@@ -20,7 +20,7 @@ _WINDOW = tuple(f"{end}_{name}" for end in ("start", "end") for name in ("ts_ns"
 class ZeroWindows(Stateless):
     """The walk that writes rows of `flow_control` of cause zero-window.
 
-    Windows come as a list in the connection's row (`windows`, see `preparing.with_windows`).
+    Windows come as a list in the connection's row (`windows`, see `preparing.with_tcp`).
     """
 
     tables = ("flow_control",)
@@ -29,16 +29,14 @@ class ZeroWindows(Stateless):
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of the zero windows of connections that begin in it."""
         at = np.flatnonzero(events.source == CONNECTIONS)
-        if not len(at) or "windows" not in events.tables[CONNECTIONS].column_names:
+        found = listed(events, at, "windows", ("last_ts_ns",))
+        if found is None:
             return
-        connections = events.take(CONNECTIONS, at, ("connection_id", "last_ts_ns", "windows")).combine_chunks()
-        lists = connections["windows"].combine_chunks()
-        windows = pa.Table.from_struct_array(pc.list_flatten(lists))
-        of = pc.list_parent_indices(lists)
+        windows, connections = found
         zero = np.flatnonzero(pc.equal(windows["kind"], "zero").to_numpy())
         if not len(zero):
             return
-        windows, connections = windows.take(zero), connections.take(of.take(zero))
+        windows, connections = windows.take(zero), connections.take(zero)
         start = windows["start_ts_ns"].to_numpy()
         end = windows["end_ts_ns"].fill_null(-1).to_numpy()
         # One that did not end lasts to the last packet, if it had begun by then.

@@ -30,6 +30,9 @@ with spans as (
         where s.settle_ts_ns is not null and s.outcome <> 'auto'
     ) a where a.way_ns > 0
     union all
+    -- bytes were not acknowledged: they were lost and sent again, or held until an acknowledgement came
+    select connection_id, 2, start_ts_ns, end_ts_ns from tcp_delays where kind = 'retransmission' or kind = 'held-write'
+    union all
     -- the broker: it stops the client, or owes an answer
     select connection_id, case when side = 'server' then 3 else 4 end, start_ts_ns,
         coalesce(end_ts_ns, start_ts_ns + duration_ns)

@@ -18,7 +18,7 @@ from amqpscope.pipelines.model.events import Events
 from amqpscope.pipelines.model.walk import Collected, Rows, Walk
 from amqpscope.pipelines.run.buckets import Pile
 from amqpscope.pipelines.run.event_store import PART, EventStore
-from amqpscope.pipelines.run.preparing import with_windows
+from amqpscope.pipelines.run.preparing import with_tcp
 from amqpscope.pipelines.run.runner import CONNECTIONS, Prepared, Runner
 from amqpscope.pipelines.run.sorting import BATCH, Sorted, joined, sorted_by
 from amqpscope.pipelines.statistics import HOUR_NS, KEYED, METRICS, OverKeys, over_keys, resolved, rows_for
@@ -36,7 +36,7 @@ def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = B
     """Yield the rows of these tables as events in order, with the columns that walks need.
 
     Args:
-        tables: by name, those of `events.SOURCES` that there are, and `tcp_windows`.
+        tables: by name, those of `events.SOURCES` and LISTED that there are.
         walks: the walks that read them.
         size: events per batch.
     """
@@ -50,8 +50,8 @@ def in_order(tables: Mapping[str, pa.Table], walks: Sequence[Walk]) -> Iterator[
     for source, name in ev.sources().items():
         if name in tables:
             rows = tables[name]
-            if source == ev.CONNECTIONS and "tcp_windows" in tables:
-                rows = with_windows(rows, tables["tcp_windows"])
+            if source == ev.CONNECTIONS:
+                rows = with_tcp(rows, tables)
             store.add(source, store.prepare(source, rows))
     return store.sorted(pa.array([], pa.int64()))
 

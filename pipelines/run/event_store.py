@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import DERIVED_WHEN_ASKED, derived, leading, needed, prepared, spent
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Needs, schema
 from amqpscope.pipelines.run.buckets import COUNT, Buckets
 from amqpscope.pipelines.run.incomplete_deliveries import waits
@@ -77,7 +78,7 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
             kept = (*kept, "is_partial")
         if words is None:
             kept, further = kept + further, ()
-        base = tuple(name for name in needed(source, columns) if name not in ("windows", "is_partial", "numbered_by")
+        base = tuple(name for name in needed(source, columns) if name not in (*LISTED, "is_partial", "numbered_by")
                      or name in leading(source))  # fmt: skip
         made[source] = Layout(base, kept, further, words)
     return made
@@ -342,7 +343,7 @@ def completed(source: int, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     fields = schema(ev.SOURCES[source])
     made = [rows[name] if name in there else pa.nulls(len(rows), fields.field(name).type) for name in columns]
     extra = [
-        name for name in ("is_partial", "windows", "numbered_by", "content") if name in there and name not in columns
+        name for name in ("is_partial", *LISTED, "numbered_by", "content") if name in there and name not in columns
     ]
     return pa.table([*made, *(rows[name] for name in extra)], names=[*columns, *extra])
 

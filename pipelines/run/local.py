@@ -20,6 +20,7 @@ from amqpscope.pipelines.across.keys import DELIVERIES
 from amqpscope.pipelines.folder import least, read_note, read_parts, reads
 from amqpscope.pipelines.folder import weight as measured
 from amqpscope.pipelines.model.events import decoded, sources
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations.compute import NAMES, in_parts
 from amqpscope.pipelines.run import kernels
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # tables are analyzed without the dissector
     from amqpscope.dissector.reading import Reading
     from amqpscope.dissector.tables.rows import Row
 
-FIRST = ("connections", "tcp_windows", "anomalies")
+FIRST = ("connections", *LISTED.values(), "anomalies")
 """Tables that are read before frames and messages."""
 AHEAD = 8
 """Chunks that are read while connections are walked over."""

@@ -1,4 +1,4 @@
-"""What walks need of connections besides their rows: the time range of a dissection, and TCP windows."""
+"""What walks need of connections besides their rows: the time range of a dissection, and what TCP shows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import schema
 
 PACKET = 1400
@@ -116,23 +117,29 @@ def timed(messages: pa.Table, cut: pa.Array) -> pa.Table:
     return messages.set_column(at, "unfinished", pc.or_(pc.and_not(messages["unfinished"], whole), lost))
 
 
-def with_windows(connections: pa.Table, tcp_windows: pa.Table) -> pa.Table:
-    """Attach the rows of `tcp_windows`, which have no frame number, to the rows of their connections.
+def with_tcp(connections: pa.Table, tables: Mapping[str, pa.Table]) -> pa.Table:
+    """Attach what TCP shows, which has no frame number, to the rows of its connections.
 
     Args:
         connections: with `connection_id`.
-        tcp_windows: the table.
+        tables: by name, those of LISTED that there are.
 
     Returns:
-        The rows of `connections` with `windows`: a list of what `tcp_windows` has besides the connection, in its order;
-        null where there is none.
+        The rows of `connections` with a column for each table, named as in LISTED: a list of what it has besides the
+        connection, in its order; null where there is none.
     """
-    row = pc.index_in(tcp_windows["connection_id"], value_set=connections["connection_id"])
+    for column, name in LISTED.items():
+        if name in tables:
+            connections = connections.append_column(column, _lists(connections, name, tables[name]))
+    return connections
+
+
+def _lists(connections: pa.Table, name: str, rows: pa.Table) -> pa.ListArray:
+    row = pc.index_in(rows["connection_id"], value_set=connections["connection_id"])
     row = row.fill_null(len(connections)).to_numpy()
     order = np.argsort(row, kind="stable")
     counts = np.bincount(row, minlength=len(connections) + 1)[: len(connections)]
-    names = [field.name for field in schema("tcp_windows") if field.name != "connection_id"]
-    windows = tcp_windows.select(names).take(order[: counts.sum()])
+    names = [field.name for field in schema(name) if field.name != "connection_id"]
+    listed = rows.select(names).take(order[: counts.sum()])
     ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    lists = pa.ListArray.from_arrays(ends, windows.to_struct_array().combine_chunks(), mask=pa.array(counts == 0))
-    return connections.append_column("windows", lists)
+    return pa.ListArray.from_arrays(ends, listed.to_struct_array().combine_chunks(), mask=pa.array(counts == 0))

@@ -23,10 +23,11 @@ from amqpscope.pipelines.across import keys
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.digests import content
 from amqpscope.pipelines.model.events import EV, Events, decoded
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run.event_store import EventStore
 from amqpscope.pipelines.run.incomplete_deliveries import cuts
-from amqpscope.pipelines.run.preparing import TIMED, in_range, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.run.preparing import TIMED, in_range, spans, timed, with_missing, with_tcp
 from amqpscope.pipelines.run.sorting import Sorted, encoded
 from amqpscope.pipelines.statistics import KEYED, Chain, chains, needs_of
 
@@ -38,7 +39,9 @@ MANY = 1 << 14
 """Frames and messages of a connection that goes on which are worth setting its walks aside."""
 OPEN_NS = 1 << 62
 """Stands for the time of the last packet of a connection that goes on."""
-CONNECTIONS, WINDOWS = "connections", "tcp_windows"
+CONNECTIONS = "connections"
+TCP = tuple(LISTED.values())
+"""Tables whose rows come as lists in rows of connections."""
 THREADS = 2
 """Threads that walk, besides the one that sorts and emits results."""
 NOTHING = pa.array([], pa.string())
@@ -92,8 +95,8 @@ class Runner:
         self.walked = self.waiting = 0
         self.least = LEAST
         self.many = MANY
-        self._known: dict[str, list[pa.Table]] = {CONNECTIONS: [], WINDOWS: []}
-        """Rows of connections that ended, and TCP windows."""
+        self._known: dict[str, list[pa.Table]] = {name: [] for name in (CONNECTIONS, *TCP)}
+        """Rows of connections that ended, and what TCP shows."""
         self._full = self.least
         self._ended: set[int] = set()
         self._is_over = False
@@ -117,7 +120,7 @@ class Runner:
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns that are needed of a table; none for a table that is not needed."""
-        if table in (CONNECTIONS, WINDOWS):
+        if table in self._known:
             return tuple(schema(table).names)
         if table not in ev.SOURCES.values():
             return ()
@@ -134,7 +137,7 @@ class Runner:
             rows: with the `columns` that are there; texts may be dictionaries.
             cut: names of captures whose packets are cut by a snap length (`preparing.snapped`).
         """
-        if table in (CONNECTIONS, WINDOWS):
+        if table in self._known:
             return Prepared(table, (rows, None))
         if table not in ev.SOURCES.values() or not len(rows):
             return None
@@ -212,8 +215,8 @@ class Runner:
         assert self.under_way is not None
         begun = self.store.connections(0 if everything else self.many)
         if everything:
-            windows = [chunk for part in self._known[WINDOWS] for chunk in part["connection_id"].chunks]
-            begun = pa.chunked_array([begun, *windows], pa.int64()).unique()
+            shown = [chunk for name in TCP for part in self._known[name] for chunk in part["connection_id"].chunks]
+            begun = pa.chunked_array([begun, *shown], pa.int64()).unique()
         rows = _without_end(pa.Table.from_batches([self.under_way(begun)]))
         self._spoken |= zip(rows["connection_id"].to_pylist(), rows["protocol"].to_pylist(), strict=True)
         self._store(rows)
@@ -241,14 +244,16 @@ class Runner:
 
     def take_out(self) -> dict[str, Any]:
         """Return the state between two steps, as parts (`store.pack`), and remove it."""
-        state = {"walks": PLAIN.written(self._states), WINDOWS: self._whole(WINDOWS), **self.store.take_out()}
+        state = {"walks": PLAIN.written(self._states), **{name: self._whole(name) for name in TCP}}
+        state |= self.store.take_out()
         self._states = {}
         return state
 
     def put_back(self, state: Mapping[str, Any]) -> None:
         """Go on with what `take_out` returned."""
         self._states = PLAIN.read(state["walks"])
-        self._known[WINDOWS].append(state[WINDOWS])
+        for name in TCP:
+            self._known[name].append(state[name])
         self.store.put_back(state)
 
     @property
@@ -256,16 +261,19 @@ class Runner:
         return pa.array(self._states, pa.int64())
 
     def _whole(self, table: str) -> pa.Table:
-        """Return the rows of connections or TCP windows so far, and remove them."""
+        """Return the rows of a table so far that are not stored, and remove them."""
         parts, self._known[table] = self._known[table], []
         return pa.concat_tables([schema(table).empty_table(), *map(decoded, parts)], promote_options="default")
 
     def _store(self, rows: pa.Table) -> None:
         """Store rows of connections."""
-        windows = self._whole(WINDOWS)
-        mine = pc.is_in(windows["connection_id"], value_set=rows["connection_id"].combine_chunks())
-        self._known[WINDOWS] = [windows.filter(pc.invert(mine))]
-        rows = with_windows(in_range(rows, self.note), windows.filter(mine))
+        shown = {}
+        for name in TCP:
+            found = self._whole(name)
+            mine = pc.is_in(found["connection_id"], value_set=rows["connection_id"].combine_chunks())
+            self._known[name] = [found.filter(pc.invert(mine))]
+            shown[name] = found.filter(mine)
+        rows = with_tcp(in_range(rows, self.note), shown)
         self.store.add(ev.CONNECTIONS, self.store.prepare(ev.CONNECTIONS, rows))
 
     def _walk(self, rows: Sorted) -> Iterator[Rows]:
@@ -338,7 +346,7 @@ def _fed(chain: Chain, events: Events) -> list[Rows]:
 
 def _speaks(chain: Chain) -> frozenset[str]:
     """Return the protocols that concern a chain; windows of TCP, and messages without their frames, are of all."""
-    if any("windows" in needs[ev.CONNECTIONS].columns for needs in chain.needs if ev.CONNECTIONS in needs):
+    if any({*LISTED} & {*needs[ev.CONNECTIONS].columns} for needs in chain.needs if ev.CONNECTIONS in needs):
         return frozenset(ev.spoken().values())
     found = {ev.SPOKEN[source] for needs in chain.needs for source in needs if source in ev.SPOKEN}
     return frozenset(found or ev.spoken().values())

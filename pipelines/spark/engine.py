@@ -28,12 +28,13 @@ from amqpscope.pipelines.latencies.latency import PARTIAL, Latencies
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import prepared
 from amqpscope.pipelines.model.events import Events, decoded
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.members import KeyedWalk
 from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run import kernels, local
 from amqpscope.pipelines.run.engine import Engine
 from amqpscope.pipelines.run.event_store import Layout, layouts
-from amqpscope.pipelines.run.preparing import TIMED, in_range, snapped, spans, timed, with_missing, with_windows
+from amqpscope.pipelines.run.preparing import TIMED, in_range, snapped, spans, timed, with_missing, with_tcp
 from amqpscope.pipelines.run.runner import CONNECTIONS
 from amqpscope.pipelines.spark import relations, tasks, union
 from amqpscope.pipelines.spark.precompile import compile_kernels
@@ -162,8 +163,8 @@ def _connections(engine: Engine, folder: Place) -> pa.Table:
             seen.append(spans(parts, protocol))
     rows = with_missing(_whole(folder, "connections"), seen)
     engine.take([(CONNECTIONS, rows)])
-    rows = with_windows(in_range(rows, runner.note), _whole(folder, "tcp_windows"))
-    return rows.select([*runner.store.layouts[ev.CONNECTIONS].base, "is_partial", "windows"])
+    rows = with_tcp(in_range(rows, runner.note), {name: _whole(folder, name) for name in LISTED.values()})
+    return rows.select([*runner.store.layouts[ev.CONNECTIONS].base, "is_partial", *LISTED])
 
 
 # ---- walks over connections

@@ -26,6 +26,7 @@ from amqpscope.pipelines.latencies.latency import Latencies
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.event_rows import prepared
 from amqpscope.pipelines.model.events import Events
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.event_store import layouts
@@ -104,27 +105,28 @@ def _spark(fields: pa.Schema) -> StructType:
 def _over_connections(task: Task, tables: Mapping[str, DataFrame], fields: pa.Schema) -> DataFrame:
     kept = layouts(needs_of(chains(rows=(task.of,))))
     there = {source: tables[name] for source, name in ev.sources().items() if name in tables}
-    there[ev.CONNECTIONS] = _with_windows(tables)
+    there[ev.CONNECTIONS] = _with_tcp(tables)
     ordered = union.ordered(there, kept)
     return ordered.mapInArrow(partial(walk_connections, task), _spark(fields))
 
 
-def _with_windows(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Return connections with the rows of `tcp_windows` as a list (`preparing.with_windows`)."""
+def _with_tcp(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Return connections with the rows of LISTED as lists (`preparing.with_tcp`)."""
     if "connections" not in tables:
         return next(iter(tables.values())).sparkSession.createDataFrame([], _spark(schema("connections")))
     connections = tables["connections"]
-    if "tcp_windows" not in tables:
-        return connections
-    names = [field.name for field in union.WINDOWS.value_type]
-    at = sf.monotonically_increasing_id().alias("at")
-    lists = (
-        tables["tcp_windows"]
-        .select("connection_id", sf.struct(at, sf.struct(*names).alias("window")).alias("each"))
-        .groupBy("connection_id")
-        .agg(sf.transform(sf.sort_array(sf.collect_list("each")), lambda each: each["window"]).alias("windows"))
-    )
-    return connections.join(lists, "connection_id", "left")
+    for column, name in LISTED.items():
+        if name in tables:
+            at = sf.monotonically_increasing_id().alias("at")
+            fields = [field.name for field in union.TYPES[column].value_type]
+            lists = (
+                tables[name]
+                .select("connection_id", sf.struct(at, sf.struct(*fields).alias("row")).alias("each"))
+                .groupBy("connection_id")
+                .agg(sf.transform(sf.sort_array(sf.collect_list("each")), lambda each: each["row"]).alias(column))
+            )
+            connections = connections.join(lists, "connection_id", "left")
+    return connections
 
 
 def walk_connections(task: Task, batches: Batches) -> Batches:

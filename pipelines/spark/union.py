@@ -16,14 +16,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 
 from amqpscope.pipelines.model import events as ev
+from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run.event_store import Layout
-from amqpscope.pipelines.run.preparing import with_windows
+from amqpscope.pipelines.run.preparing import with_tcp
 
 ORDER = ("connection_id", "order", "source", "position")
 """Rows are sorted by these: the frame at which they stand, the rank of their table, their position in it."""
-WINDOWS = with_windows(*(schema(name).empty_table() for name in ("connections", "tcp_windows"))).field("windows").type
-"""Type of the rows of `tcp_windows` as a list."""
+_EMPTY = {name: schema(name).empty_table() for name in LISTED.values()}
+TYPES = {column: with_tcp(schema("connections").empty_table(), _EMPTY).field(column).type for column in LISTED}
+"""Types of the lists of rows about TCP."""
 
 
 def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout], partitions: int = 0) -> DataFrame:
@@ -72,7 +74,7 @@ _ORDER = {
 
 def _slots(source: int, layout: Layout) -> dict[str, str]:
     """Return the stored columns of a table, each with its column of the union: the first free one of its type."""
-    names = dict.fromkeys((*layout.base, *(("is_partial", "windows") if source == ev.CONNECTIONS else ())))
+    names = dict.fromkeys((*layout.base, *(("is_partial", *LISTED) if source == ev.CONNECTIONS else ())))
     taken: Counter[str] = Counter()
     found = {}
     for name in names:
@@ -89,6 +91,6 @@ def _sql(kind: pa.DataType) -> str:
 def _type(source: int, column: str) -> pa.DataType:
     if source == ev.CONNECTIONS and column == "is_partial":
         return pa.bool_()
-    if source == ev.CONNECTIONS and column == "windows":
-        return WINDOWS
+    if source == ev.CONNECTIONS and column in LISTED:
+        return TYPES[column]
     return schema(ev.SOURCES[source]).field(column).type

@@ -74,7 +74,7 @@ def write(folder: Path, count: int, *, confirmed: bool = True, seed: int = 1) ->
     """Write the tables of so many publishes."""
     for table in ("messages", "amqp091_frames", "connections", "captures"):
         (folder / table).mkdir(parents=True)
-    for table in ("anomalies", "stream_frames", "amqp010_frames", "tcp_windows"):
+    for table in ("anomalies", "stream_frames", "amqp010_frames", "tcp_windows", "tcp_events"):
         (folder / table).mkdir()
     chance = np.random.default_rng(seed)
     used = np.zeros(CHANNELS, np.int64)

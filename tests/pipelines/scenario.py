@@ -156,7 +156,7 @@ def check(rows: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     assert len(rows) == len(expected)
 
 
-EMPTY = ("anomalies", "captures", "stream_frames", "amqp010_frames", "tcp_windows")
+EMPTY = ("anomalies", "captures", "stream_frames", "amqp010_frames", "tcp_windows", "tcp_events")
 
 
 def written(folder: Path, connections: list[Connection], **note: Any) -> Path:

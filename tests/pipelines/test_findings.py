@@ -23,7 +23,7 @@ from amqpscope.spec import tables as declared
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, raw
+from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, publish, raw
 from tests.pipelines.analyzed import HEALTHY, findings, related, statistics, walked
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -364,3 +364,69 @@ def test_a_consumer_that_falls_behind_in_a_stream() -> None:
     assert "str-lag" not in delivered_ages([9000 - 400 * n for n in range(12)])  # it catches up
     assert "str-lag" not in delivered_ages([100 + 20 * n for n in range(60)])
     assert "str-lag" not in delivered_ages([100, 9000])
+
+
+def small_writes(times: int, delay: float, pause: float = 0.0001, side: int = CLIENT) -> list[Packet]:
+    """Each message in two writes; the other side acknowledges the first one after a while, then comes the second."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    for tag in range(1, times + 1):
+        frames = publish() if side == CLIENT else deliver(tag)
+        tape.send(side, frames[0])
+        at(tape, 0.2)
+        tape.segment(1 - side)
+        at(tape, delay)
+        tape.send(side, b"".join(frames[1:]))
+        at(tape, pause)
+        tape.segment(1 - side)
+        at(tape, 0.0001)
+    return tape.packets
+
+
+@pytest.mark.parametrize(("side", "party"), [(CLIENT, "client"), (SERVER, "broker")])
+def test_writes_held_for_acknowledgements_are_said(side: int, party: str, tmp_path: Path) -> None:
+    (row,) = [row for row in analyzed(small_writes(12, 0.04, side=side), tmp_path) if row["code"] == "net-nagle"]
+    assert (row["party"], row["count"], row["severity"]) == (party, 12, "warning")
+    assert "40 ms each" in row["text"] and "480 ms in all" in row["text"]
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        pytest.param(lambda: small_writes(9, 0.04), id="a few times"),
+        pytest.param(lambda: small_writes(12, 0.02), id="acknowledged at once"),
+        pytest.param(lambda: small_writes(12, 0.04, pause=0.02), id="the sender has nothing to send yet"),
+    ],
+)
+def test_others_are_not_held(packets: Callable[[], list[Packet]], tmp_path: Path) -> None:
+    assert "net-nagle" not in codes(analyzed(packets(), tmp_path))
+
+
+def confirmed(again: float | None, slow: float = 0.0) -> list[Packet]:
+    """A publish, which is lost and sent again; its confirm takes so long besides."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    tape.play([(CLIENT, method(commands.Confirm.Select())), (SERVER, method(commands.Confirm.SelectOk()))])
+    for tag in range(1, 11):
+        data, seq = b"".join(publish()), tape.next[CLIENT]
+        tape.send(CLIENT, data)
+        at(tape, 0.1)
+        if tag == 5 and again is not None:
+            tape.segment(CLIENT, data, seq=seq)
+            at(tape, again)
+        tape.send(SERVER, method(commands.Basic.Ack(delivery_tag=tag)))
+        at(tape, slow if tag == 5 else 0.001)
+    return tape.packets
+
+
+def test_a_confirm_that_falls_on_a_loss_is_the_networks(tmp_path: Path) -> None:
+    (row,) = [row for row in analyzed(confirmed(1.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
+    assert (row["party"], row["severity"], row["count"]) == ("network", "warning", 1)
+    assert "late by packets that got lost, up to 1.21 s" in row["text"]
+    assert (row["first_packet"], row["last_packet"]) == (22, 23)
+    (row,) = [row for row in analyzed(confirmed(0.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
+    assert row["severity"] == "note"
+
+
+def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
+    """Nothing was lost; or a probe after 4 ms, which explains nothing."""
+    for packets in (confirmed(None, 1.2), confirmed(0.004, 1.2)):
+        assert "net-retrans" not in codes(analyzed(packets, tmp_path))

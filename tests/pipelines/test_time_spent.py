@@ -58,21 +58,36 @@ def spans_of(rows: list[dict[str, Any]], begin: str, end: str, who: Any, way: An
     return made
 
 
+DELAYS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "start_ts_ns": TIMES,
+            "end_ts_ns": TIMES,
+            "kind": st.sampled_from(["retransmission", "held-write", "delayed-ack"]),
+        }
+    ),
+    max_size=2,
+)
+
+
 @settings(deadline=None, max_examples=60)
-@given(CONFIRMS, RPCS, SETTLEMENTS, GAPS, WAITS, st.integers(0, 9), st.integers(0, 9))
+@given(CONFIRMS, RPCS, SETTLEMENTS, GAPS, WAITS, DELAYS, st.integers(0, 9), st.integers(0, 9))
 def test_each_moment_has_the_first_owner_and_all_add_up(
     confirms: list[dict[str, Any]], rpcs: list[dict[str, Any]], settlements: list[dict[str, Any]],
-    gaps: list[dict[str, Any]], waits: list[dict[str, Any]], to_client: int, to_server: int,
+    gaps: list[dict[str, Any]], waits: list[dict[str, Any]], delays: list[dict[str, Any]],
+    to_client: int, to_server: int,
 ) -> None:  # fmt: skip
     end = {"connection_id": 1, "protocol": "amqp-0-9-1", "first_ts_ns": FIRST, "last_ts_ns": LAST}
     tables = {
         "endpoints": [end | {"rtt_ns": to_client + to_server, "client_rtt_ns": to_client}],
         "confirms": confirms, "rpcs": rpcs, "settlements": settlements, "gaps": gaps, "flow_control": waits,
+        "tcp_delays": delays,
     }  # fmt: skip
     made = {name: table(name, [row | {"connection_id": 1} for row in rows]) for name, rows in tables.items()}
     (found,) = related(made, "time_spent")
     spans = [(0, row["since_ts_ns"], row["ts_ns"]) for row in gaps]
     spans += [(2 if row["side"] == "server" else 3, row["start_ts_ns"], row["end_ts_ns"]) for row in waits]
+    spans += [(1, row["start_ts_ns"], row["end_ts_ns"]) for row in delays if row["kind"] != "delayed-ack"]
     spans += spans_of(confirms, "publish_ts_ns", "confirm_ts_ns", lambda _: 2, lambda _: to_server)
     spans += spans_of(
         rpcs, "request_ts_ns", "response_ts_ns", lambda row: 2 if row["from_client"] else 3,

@@ -103,7 +103,7 @@ class Held:
         for source in SOURCES:
             parts = [block.tables[source] for block in young if source in block.tables]
             if parts:
-                rows = pa.concat_tables(parts).combine_chunks()
+                rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
                 if self._in_memory + rows.nbytes > self.room:
                     rows, _ = spilled(rows)
                 else:
@@ -131,7 +131,7 @@ class Held:
         for source, name in SOURCES.items():
             rows = [block.tables[source] for block in blocks if source in block.tables]
             if rows:
-                parts[name] = pa.concat_tables(rows)
+                parts[name] = pa.concat_tables(rows, promote_options="default")
         return parts
 
     def put_back(self, parts: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from amqpscope.pipelines.amqp091.flow_control import FlowControl
 from amqpscope.pipelines.connections.zero_windows import ZeroWindows
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run.engine import batches
-from amqpscope.pipelines.run.preparing import with_windows
+from amqpscope.pipelines.run.preparing import with_tcp
 from tests.pipelines.scenario import TICK, Connection, arrow, arrow_table, check
 from tests.pipelines.walks.properties import check_made, checked, rows_of
 
@@ -464,7 +464,7 @@ def test_windows_of_zero():
 
 def test_windows_are_lists_of_their_connections():
     tables, c, other = with_some_windows()
-    found = with_windows(tables["connections"], tables["tcp_windows"])
+    found = with_tcp(tables["connections"], {"tcp_windows": tables["tcp_windows"]})
     assert found.drop_columns("windows") == tables["connections"]
     lists = dict(zip(found["connection_id"].to_pylist(), found["windows"].to_pylist(), strict=True))
     assert lists[other.id] is None
@@ -477,8 +477,11 @@ def test_windows_are_lists_of_their_connections():
     ]
     names = [field.name for field in schema("tcp_windows")][1:]
     assert [field.name for field in found["windows"].type.value_type.fields] == names
-    assert with_windows(tables["connections"], tables["tcp_windows"][:0])["windows"].to_pylist() == [None, None]
-    assert len(with_windows(tables["connections"][:0], tables["tcp_windows"])) == 0
+    assert with_tcp(tables["connections"], {"tcp_windows": tables["tcp_windows"][:0]})["windows"].to_pylist() == [
+        None,
+        None,
+    ]
+    assert len(with_tcp(tables["connections"][:0], {"tcp_windows": tables["tcp_windows"]})) == 0
 
 
 def test_without_windows_there_are_none():
