@@ -34,4 +34,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir "$(echo /wheels/*.whl)[spark]"
+COPY tools/entrypoint /usr/local/bin/entrypoint
 USER 10001
+ENTRYPOINT ["entrypoint"]
+CMD ["--help"]

@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTHONS := python3.11 python3.12 python3.13
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
 SECONDS := 60
@@ -9,7 +10,7 @@ KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: readme demo test test-interpreted test-spark test-compiled test-wheel trial wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-interpreted test-spark test-compiled test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -56,8 +57,16 @@ test-wheel: wheel  ## test the wheel in an empty environment
 trial: wheel  ## install the wheel by pip, pipx and uvx into empty environments, and time first answers
 	$(BIN)/python -m tools.trial dist/*.whl
 
-wheel: $(BIN)/.ready  ## build a wheel with compiled kernels, in dist
-	rm -rf build dist
+wheel:  ## build a wheel with compiled kernels, in dist
+	rm -rf dist
+	@$(MAKE) --no-print-directory one-more-wheel
+
+wheels:  ## build such a wheel for each version of Python in PYTHONS
+	rm -rf dist
+	@for each in $(PYTHONS); do $(MAKE) --no-print-directory one-more-wheel PYTHON=$$each VENV=$(VENV)s/$$(basename $$each) || exit; done
+
+one-more-wheel: $(BIN)/.ready
+	rm -rf build
 	$(BIN)/python -m tools.kernels build/compiled
 	$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist -C compiled=$(abspath build/compiled) .
 
@@ -95,4 +104,4 @@ release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUT
 	@echo "Committed and tagged v$(VERSION), built in dist/ and build/site/. Next: git push --follow-tags"
 
 clean:  ## remove what the targets above made
-	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV)s $(DEMO) build dist src/*.egg-info

@@ -10,7 +10,7 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
 from amqpscope.dissector.capture.live import Watch
-from amqpscope.dissector.capture.model import CaptureInfo, Interface, PacketBatch, Problem, Range
+from amqpscope.dissector.capture.model import Before, CaptureInfo, Interface, PacketBatch, Problem, Range
 from amqpscope.dissector.capture.pcap import PcapScanner, is_pcap
 from amqpscope.dissector.capture.pcapng import SECTION_MAGIC, PcapngScanner
 from amqpscope.dissector.capture.scanner import Packet, Scanner
@@ -130,7 +130,7 @@ class CaptureFile:
                 self.compiled = max(source.size or 0, origin + filled) >= COMPILE_ABOVE
 
             columns = matrices.take()
-            position, rows, need, stop = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
+            position, rows, need, stop, changed = scanner.scan(buffer, position, filled, columns, origin, self.compiled)
             is_over = end is not None and origin + position >= end
             last = stop or is_over or (ended and need > 0)
             if stop:
@@ -139,6 +139,10 @@ class CaptureFile:
             elif last and not is_over and position < filled:
                 rows += self._remainder(scanner, buffer, position, filled, columns, rows, origin)
                 position = filled
+            if changed:
+                last_ns = int(columns[Packet.TS_NS, rows - 1]) if rows else self.info.last_ts_ns or 0
+                scanner = self._next_scanner(scanner, bytes(buffer[position:filled][:_HEAD]), last_ns)
+                position += scanner.begin
             if rows == 0 and position + need <= capacity:
                 continue
             # What is left moves to the front of the next buffer before the reader of this batch can overwrite it.
@@ -164,6 +168,18 @@ class CaptureFile:
         scanner = self.scanner = scanner_of(part.before.head, self._name, self._stated)
         scanner.resume(part.before)
         self._stated.secrets += part.before.secrets
+        return scanner
+
+    def _next_scanner(self, before: Scanner, head: bytes, last_ns: int) -> Scanner:
+        """Return the scanner for a file of the other format that was appended to the one so far."""
+        if self._part is None:
+            before.finish()
+        elif self.scanner is not None:
+            self.scanner.is_mixed = True
+        shown = self._stated.format
+        scanner = scanner_of(head, self._name, self._stated)
+        scanner.resume(Before(head, number=before.number, last_ns=last_ns))
+        self._stated.format = shown
         return scanner
 
     def _scanner(self, head: bytes, source: Input) -> tuple[Scanner, int]:

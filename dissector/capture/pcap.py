@@ -3,7 +3,8 @@
 Source: draft-ietf-opsawg-pcap, "PCAP Capture File Format". Both byte orders, microseconds and nanoseconds, and the
 records with a header of 24 bytes that a patched libpcap of the nineties wrote (magic 0xa1b2cd34). The snap length in
 the file header does not count: many programs write a wrong one. Files that were concatenated (`cat`) have further file
-headers between records; each holds for the records after it.
+headers between records; each holds for the records after it. Where the section header of a next-generation capture
+follows, another scanner goes on.
 """
 
 import struct
@@ -13,6 +14,7 @@ import numpy as np
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import Before, CaptureInfo
 from amqpscope.dissector.capture.scanner import (
+    CHANGED,
     CORRUPT,
     FULL,
     MAX_RECORD,
@@ -31,6 +33,8 @@ from amqpscope.dissector.kernels.state import column
 
 HEADER = 24
 """Bytes of the file header."""
+SECTION, ORDERS, SECTION_BYTES = 0x0A0D0D0A, (0x1A2B3C4D, 0x4D3C2B1A), 28
+"""Type of the block with which next-generation captures begin, its byte-order magic, and fewest bytes of it."""
 
 FORMATS = {
     # magic number: nanoseconds in a unit of the fraction, bytes of a record header
@@ -64,6 +68,9 @@ def scan_records(data: Array, end: int, table: Array, columns: Array, state: Arr
             status, need = (MORE, HEADER) if end - position < HEADER else (RARE, 0)
             break
         caplen = ordered32(data, position + 8, big)
+        if caplen in ORDERS and ordered32(data, position, big) == SECTION:
+            status, need = (MORE, SECTION_BYTES) if end - position < SECTION_BYTES else (CHANGED, 0)
+            break
         if caplen > MAX_RECORD:
             status = CORRUPT
             break
@@ -157,7 +164,7 @@ class PcapScanner(Scanner):
 
     def after(self) -> After:
         """Return what the records of a range say of the file, once they are read."""
-        return After(self.number, 0, tuple(self._kept))
+        return After(self.number, 0, None if self.is_mixed else tuple(self._kept))
 
     def add(self, after: After, origin: int) -> None:
         """Take the headers in a range."""

@@ -2,7 +2,7 @@
 
 Source: draft-ietf-opsawg-pcapng, "PCAP Next Generation Capture File Format". A kernel lists packet blocks and
 skips blocks of no interest; plain Python reads the few kinds that carry state (sections, interfaces, statistics,
-secrets).
+secrets). Where the header of a classic capture follows, another scanner goes on.
 """
 
 import struct
@@ -12,8 +12,9 @@ import numpy as np
 
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.capture.model import Before, CaptureInfo
-from amqpscope.dissector.capture.pcap import is_pcap
+from amqpscope.dissector.capture.pcap import FORMATS, HEADER, is_header, is_pcap
 from amqpscope.dissector.capture.scanner import (
+    CHANGED,
     CORRUPT,
     FULL,
     MAX_RECORD,
@@ -65,6 +66,8 @@ _PREFIX = 28  # size of what precedes the packet in both larger packet blocks
 _SHORTEST_SECTION = 28
 
 
+_MAGICS = tuple(each for magic in FORMATS for each in (magic, int.from_bytes(magic.to_bytes(4, "big"), "little")))
+"""With these classic captures begin, in either byte order."""
 _KINDS = np.array([_SECTION, *range(1, 11)], np.uint32)  # types of blocks that capture programs write
 
 
@@ -137,6 +140,13 @@ def scan_blocks(data: Array, end: int, interfaces: Array, columns: Array, state:
         if kind in (_SECTION, _INTERFACE, _STATISTICS, _SECRETS):
             status = RARE
             break
+        if kind > 0xFFFF and ordered32(data, position, 0) in _MAGICS:
+            if end - position < HEADER:
+                status, need = MORE, HEADER
+                break
+            if is_header(data, position):
+                status = CHANGED
+                break
         total = ordered32(data, position + 4, big)
         if total < 12 or total % 4 != 0 or total > MAX_BLOCK:
             status = CORRUPT
@@ -254,7 +264,7 @@ class PcapngScanner(Scanner):
     def after(self) -> After:
         """Return what the blocks of a range say of the file, once they are read."""
         counted = tuple(int(self.state[item]) for item in _COUNTED)
-        kept = tuple(self._kept) if self._room >= 0 else None
+        kept = tuple(self._kept) if self._room >= 0 and not self.is_mixed else None
         return After(self.number, int(self.state[PcapngScan.LAST_NS]), kept, counted)
 
     def add(self, after: After, origin: int) -> None:

@@ -18,8 +18,9 @@ MAX_RECORD = 16 << 20
 """Most bytes that a packet's record can have. An IP packet has at most 64 KiB, a jumbogram seen before segmentation
 some hundred KiB; captures of other things (USB, D-Bus) that have more hold no TCP."""
 
-# Why a scan ended: it needs more bytes, the matrix is full, a header makes no sense, plain Python reads the block.
-MORE, FULL, CORRUPT, RARE = range(4)
+# Why a scan ended: it needs more bytes, the matrix is full, a header makes no sense, plain Python reads the block, or a
+# file of the other format follows.
+MORE, FULL, CORRUPT, RARE, CHANGED = range(5)
 
 
 class Packet(Records):
@@ -50,12 +51,14 @@ class Scanned(NamedTuple):
         rows: packets found.
         need: bytes needed from `position` on for another packet; 0 when there was no room for more.
         stop: whether nothing from `position` on can be read.
+        changed: whether a file of the other format follows from `position` on.
     """
 
     position: int
     rows: int
     need: int
     stop: bool
+    changed: bool
 
 
 class After(NamedTuple):
@@ -85,9 +88,11 @@ class Scanner:
 
     Attributes:
         begin: position of the first record in the file.
+        is_mixed: whether another scanner had to go on after it: what ranges say of blocks does not count then.
     """
 
     begin = 0
+    is_mixed = False
 
     def __init__(self, info: CaptureInfo, kernel: Callable[..., Any], table: Ints, state: type[Scan]) -> None:
         self.info = info
@@ -109,7 +114,7 @@ class Scanner:
             if status == RARE:
                 status = self.rare(data, end, origin)
         position, rows, need = state[[Scan.POSITION, Scan.ROWS, Scan.NEED]].tolist()
-        return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT)
+        return Scanned(position, rows, need if status == MORE else 0, status == CORRUPT, status == CHANGED)
 
     def rare(self, data: Bytes, end: int, origin: int) -> int:
         """Read the record at state[Scan.POSITION], which the kernel left; return RARE to go on after it."""

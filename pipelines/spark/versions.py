@@ -50,10 +50,11 @@ def to_arrow(frame: DataFrame) -> pa.Table:
 
 def of_arrow(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
     """Return a DataFrame of a few rows; `createDataFrame` takes Arrow from 4.0 on."""
+    schema = schema or from_arrow_schema(rows.schema)  # Spark Connect infers none where there are no rows
     if version() >= (4, 0):
         return spark.createDataFrame(rows, schema)
     tuples = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-    return spark.createDataFrame(tuples, schema or from_arrow_schema(rows.schema))
+    return spark.createDataFrame(tuples, schema)
 
 
 def by_part(rows: DataFrame, count: int) -> DataFrame:

@@ -188,8 +188,8 @@ archive.dissect_captures(named([captures]), lambda begin: Options(), to)
 
 
 @contextmanager
-def cluster(spark: SparkSession, folder: Path, cores: int = 2) -> Iterator[str]:
-    """A master and a worker with room for two executors, in the JVM of a session; yield its URL."""
+def cluster(spark: SparkSession, folder: Path, cores: int = 2, workers: int = 1) -> Iterator[str]:
+    """A master and workers with room for two executors each, in the JVM of a session; yield its URL."""
     jvm = spark._jvm
     deploy, settings = jvm.org.apache.spark.deploy, jvm.org.apache.spark.SparkConf(False)
     at, none = ("127.0.0.1", 0, 0), jvm.scala.Option.empty()
@@ -197,11 +197,12 @@ def cluster(spark: SparkSession, folder: Path, cores: int = 2) -> Iterator[str]:
     urls = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)
     urls[0] = master.address().toSparkURL()
     own = (cores, 1200, urls, str(folder / "worker"))  # cores, MB
-    worker = deploy.worker.Worker.startRpcEnvAndEndpoint(*at, *own, none, settings, none)
+    start = deploy.worker.Worker.startRpcEnvAndEndpoint
+    started = [start(*at, *own, none, settings, none) for _ in range(workers)]
     try:
         yield urls[0]
     finally:
-        for each in (worker, master):
+        for each in (*started, master):
             each.shutdown()
             each.awaitTermination()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,3 +72,58 @@ def test_work_is_divided_by_the_cores_of_executors_that_registered(spark: SparkS
         command = [sys.executable, "-c", CORES, master]
         made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables)
     assert made.stdout.split()[-1] == "3"
+
+
+ENTRYPOINT = Path(__file__).parents[2] / "tools" / "entrypoint"
+needs_tools = pytest.mark.skipif(not ENTRYPOINT.exists(), reason="the package does not have it")
+ON_OTHERS = """
+import sys
+from amqpscope.pipelines.spark.session import session
+spark = session(
+    sys.argv[1], spark_driver_port=sys.argv[2], spark_driver_host="127.0.0.1", spark_driver_bindAddress="127.0.0.1",
+    spark_executor_instances="1",
+)
+print(sorted(row[0] for row in spark.range(4).mapInArrow(lambda batches: batches, "id long").collect()))
+"""
+
+
+@pytest.mark.spark
+@needs_tools
+def test_the_image_is_an_executor(spark: SparkSession, tmp_path: Path) -> None:
+    """Started as Kubernetes starts it, for a driver that has no other executor."""
+    options = spark._jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    given = {f"SPARK_JAVA_OPT_{number}": option for number, option in enumerate(options)}
+    about = {
+        "DRIVER_URL": f"spark://CoarseGrainedScheduler@127.0.0.1:{port}", "EXECUTOR_ID": "7", "EXECUTOR_CORES": "1",
+        "EXECUTOR_MEMORY": "512m", "APPLICATION_ID": "spark-1", "EXECUTOR_POD_IP": "127.0.0.1",
+        "RESOURCE_PROFILE_ID": "0", "EXECUTOR_POD_NAME": "pod",
+    }  # fmt: skip
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    started = os.environ | given | {f"SPARK_{name}": value for name, value in about.items()} | {"PATH": own}
+    with cluster(spark, tmp_path, workers=0) as master:
+        command = [sys.executable, "-c", ON_OTHERS, master, str(port)]
+        driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        while driver.poll() is None and not listens(port):
+            time.sleep(0.1)
+        with (tmp_path / "log").open("wb") as log:
+            executor = subprocess.Popen([str(ENTRYPOINT), "executor"], env=started, stdout=log, stderr=log)
+        printed, _ = driver.communicate()
+        executor.wait()  # it ends with its driver
+    assert printed.splitlines()[-1] == "[0, 1, 2, 3]", (tmp_path / "log").read_text(errors="replace")[-2000:]
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+@needs_tools
+def test_the_image_runs_the_command(tmp_path: Path) -> None:
+    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    made = subprocess.run([str(ENTRYPOINT), "--version"], check=True, capture_output=True, env=os.environ | own)
+    assert made.stdout.startswith(b"amqpscope ")
