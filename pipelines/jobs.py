@@ -283,13 +283,7 @@ def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> T
 
 
 def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
-    """Return the table `calls`, of `messages`: one row per request over reply_to, with its answer.
-
-    Args:
-        messages: `messages`.
-        connections: `connections`, for when unanswered requests ended.
-        anomalies: `anomalies`, for gaps in which answers may lie.
-    """
+    """Return the table `calls`, of `messages`; of the others it knows why a request has no answer."""
     return _job("calls", messages=messages, connections=connections, anomalies=anomalies)
 
 
@@ -299,11 +293,7 @@ def tcp_delays(connections: Table, tcp_events: Table) -> Table:
 
 
 def operations(frames: Table) -> Table:
-    """Return the table `operations`: one row per method that sets something up, changes or closes it.
-
-    Args:
-        frames: `amqp091_frames`.
-    """
+    """Return the table `operations`, of `amqp091_frames`: one row per method that sets something up or closes it."""
     return _job("operations", amqp091_frames=frames)
 
 
