@@ -298,11 +298,7 @@ def operations(frames: Table) -> Table:
 
 
 def published(messages: Table) -> Table:
-    """Return the table `published`: the messages published, second by second.
-
-    Args:
-        messages: `messages`.
-    """
+    """Return the table `published`, of `messages`: the messages published, second by second."""
     return _job("published", messages=messages)
 
 
