@@ -7,14 +7,12 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from amqpscope.dashboards import time_spent
 from amqpscope.dashboards.findings import calm
-from amqpscope.dissector.formatting import clean
-from amqpscope.dissector.places import Place, readable
-from amqpscope.pipelines.findings import duration, size
+from amqpscope.dashboards.relations import written
+from amqpscope.dissector.formatting import clean, duration
+from amqpscope.dissector.places import Place
+from amqpscope.pipelines.findings import size
 from amqpscope.pipelines.folder import parts
 from amqpscope.pipelines.relations import compute
 from amqpscope.spec.findings import SEVERITIES, Rule, load
@@ -55,8 +53,7 @@ def collect(folder: Place, rules: Sequence[Rule] | None = None) -> dict[str, Any
         if name in made:
             found: list[Row] = made[name].to_pylist()
             return found
-        tables = [pq.read_table(readable(path), columns=columns) for path in parts(folder, name)]
-        return pa.concat_tables(tables).to_pylist() if tables else []
+        return written(folder, name, columns)
 
     captures, endpoints, findings = rows("captures"), rows("endpoints"), rows("findings")
     everything = [row for row in rows("rates") if row["grouping"] == "all"]

@@ -9,8 +9,8 @@ from datetime import datetime, tzinfo
 from typing import TextIO
 
 from amqpscope.dashboards.messages import COLUMNS, UNKNOWN, Found, Row
-from amqpscope.dissector.formatting import clean, exact, instant, plain
-from amqpscope.pipelines.findings import duration, size
+from amqpscope.dissector.formatting import clean, duration, exact, instant, plain
+from amqpscope.pipelines.findings import size
 
 NARROWEST = 80
 KINDS = {"publish": "pub", "deliver": "del", "get": "get"}

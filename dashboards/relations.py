@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dashboards.tables import Tables
-from amqpscope.dissector.places import readable
+from amqpscope.dissector.places import Place, readable
 from amqpscope.pipelines.folder import parts
 from amqpscope.pipelines.relations import compute
 
@@ -30,6 +30,13 @@ SHOWN = (
 """Those that a page shows; where one is lacking all that are lacking are computed together."""
 
 
+def written(folder: Place, name: str, columns: Sequence[str] | None = None) -> list[Row]:
+    """Return the rows of a small table that `analyze` wrote; none where it did not."""
+    read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in parts(folder, name)]
+    found: list[Row] = pa.concat_tables(read, promote_options="default").to_pylist() if read else []
+    return found
+
+
 def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> list[Row]:
     """Return the rows of a table that follows from statistics; none where there are no statistics.
 
@@ -38,11 +45,8 @@ def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> lis
     """
     if tables.analyzed is None:
         return []
-    found = parts(tables.analyzed, name)
-    if found:
-        read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in found]
-        together: list[Row] = pa.concat_tables(read, promote_options="default").to_pylist()
-        return together
+    if parts(tables.analyzed, name):
+        return written(tables.analyzed, name, columns)
     if name not in compute.NAMES:
         return []
     if not tables.computed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from amqpscope.pipelines.findings import duration, size
+from amqpscope.dissector.formatting import duration
+from amqpscope.pipelines.findings import size
 
 Row = Mapping[str, Any]
 OWNERS = {

@@ -7,6 +7,9 @@ and megabytes of anything. `visible` is applied to every text on the page.
 import unicodedata
 from datetime import UTC, datetime
 
+from amqpscope.dissector import formatting
+from amqpscope.dissector.formatting import three_figures
+
 LONGEST_TEXT = 120
 """Texts from captures are shown up to this many characters."""
 
@@ -33,28 +36,7 @@ def visible(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def duration(ns: float | None) -> str:
     """Return a duration in nanoseconds as text of three figures: `412 µs`, `1.23 ms`, `3 min 20 s`."""
-    if ns is None:
-        return NONE
-    if ns < 0:
-        return "\N{MINUS SIGN}" + duration(-ns)
-    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000), ("s", SECOND)):
-        value = ns / size
-        if value < 999.5:
-            if unit == "s" and value >= 119.5:
-                break
-            return f"{_three_figures(value)} {unit}"
-    minutes, seconds = divmod(round(ns / SECOND), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{hours / 24:.1f} d"
-
-
-def _three_figures(value: float) -> str:
-    text = f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return NONE if ns is None else formatting.duration(ns)
 
 
 def between(first: int | None, last: int | None) -> int | None:
@@ -68,8 +50,8 @@ def size(number: float | None) -> str:
         return NONE
     for unit, scale in (("B", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
         if number / scale < 999.5:
-            return f"{_three_figures(number / scale)} {unit}"
-    return f"{_three_figures(number / 10**12)} TB"
+            return f"{three_figures(number / scale)} {unit}"
+    return f"{three_figures(number / 10**12)} TB"
 
 
 def count(number: int | None) -> str:

@@ -63,3 +63,28 @@ def counted(number: int, what: str, several: str = "") -> str:
 def clean(text: str) -> str:
     """Return text from a capture with control characters escaped, so that it cannot control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def duration(ns: float) -> str:
+    """Return a duration in nanoseconds as text of three figures: `412 µs`, `1.23 ms`, `3 min 20 s`."""
+    if ns < 0:
+        return "\N{MINUS SIGN}" + duration(-ns)
+    for unit, size in (("ns", 1), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)):
+        value = ns / size
+        if value < 999.5:
+            if unit == "s" and value >= 119.5:
+                break
+            return f"{three_figures(value)} {unit}"
+    minutes, seconds = divmod(round(ns / 1_000_000_000), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{hours / 24:.1f} d"
+
+
+def three_figures(value: float) -> str:
+    """Return a number below 1000 with three figures, without zeros at its end."""
+    text = f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from amqpscope.dissector.formatting import duration
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
 from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
@@ -187,18 +188,6 @@ def remedy(verdict: str, row: Mapping[str, Any]) -> str:
     if not text or any(row.get(name) is None for name, _ in facts):
         return f"See amqpscope handshakes: it says what to do about {verdict}."
     return PLACE.sub(lambda found: shown(row[found[1]], None), text)
-
-
-def duration(ns: int) -> str:
-    """Return a duration with three digits and its unit: 1.94 s, 139 ms, 12 min 5 s."""
-    if abs(ns) >= 120 * 10**9:
-        minutes, seconds = divmod(ns // 10**9, 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-    for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us")):
-        if abs(ns) >= unit:
-            return f"{float(f'{ns / unit:.3g}'):g} {name}"
-    return f"{ns} ns"
 
 
 def size(count: int) -> str:

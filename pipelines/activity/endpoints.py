@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.open_rows import OpenRows
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-NAME, VERSION = "endpoints", 3
 KEPT = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "vhost", "user", "mechanism",
     "first_capture", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "syn_seen", "packets", "bytes",
@@ -36,15 +35,11 @@ _LONGEST = 200
 """Characters of a name that are kept: names are labels, and hostile clients have long ones."""
 
 
-class Endpoints:
+class Endpoints(OpenRows):
     """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
 
-    tables = ("endpoints",)
+    tables, VERSION = ("endpoints",), 3
     needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES))}
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._open: pa.Table | None = None
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of connections that are over."""
@@ -70,24 +65,9 @@ class Endpoints:
         assert self._open is not None
         return int(self._open["connection_id"][0].as_py())
 
-    def finish(self) -> Iterator[Rows]:
-        """Yield the row of the open connection, and reset the walk."""
-        rows, self._open = self._open, None
-        if rows is not None:
-            yield "endpoints", _declared(rows)
-
-    def take_out(self) -> bytes:
-        """Return the state as versioned bytes, and reset the walk."""
-        rows, self._open = self._open, None
-        return pack(NAME, VERSION, {} if rows is None else {"open": rows})
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        self._open = unpack(NAME, VERSION, state).get("open")
+    def declared(self, rows: pa.Table) -> pa.Table:
+        """See `OpenRows`."""
+        return _declared(rows)
 
 
 def _declared(rows: pa.Table) -> pa.Table:

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import MESSAGES, Events, kinds
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.open_rows import OpenRows
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, schema
 
-NAME, VERSION = "published", 1
 SECOND = 1_000_000_000
 _WORDS = kinds("publish")
 _KEY = ("connection_id", "channel", "channel_epoch", "exchange", "routing_key", "stream")
@@ -33,17 +32,13 @@ _RUN = "run"
 _SUMMED = pa.schema([field for field in schema("published") if field.name != "ts_ns"])
 
 
-class Published:
+class Published(OpenRows):
     """The walk that writes `published`. Its state is the sums of the run that is open."""
 
-    tables = ("published",)
+    tables, VERSION = ("published",), 1
     needs: ClassVar[Mapping[int, Needs]] = {
         MESSAGES: Needs(tuple(name for name in _COLUMNS if name not in ("connection_id", "frame_no", "ts_ns")))
     }
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._open: pa.Table | None = None
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of runs that are over."""
@@ -59,24 +54,9 @@ class Published:
         if len(over):
             yield "published", _declared(over)
 
-    def finish(self) -> Iterator[Rows]:
-        """Yield rows of the run that is open, and reset the walk."""
-        rows, self._open = self._open, None
-        if rows is not None:
-            yield "published", _declared(rows)
-
-    def take_out(self) -> bytes:
-        """Return the state as versioned bytes, and reset the walk."""
-        rows, self._open = self._open, None
-        return pack(NAME, VERSION, {} if rows is None else {"open": rows})
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        self._open = unpack(NAME, VERSION, state).get("open")
+    def declared(self, rows: pa.Table) -> pa.Table:
+        """See `OpenRows`."""
+        return _declared(rows)
 
 
 def _ones(messages: pa.Table) -> pa.Table:

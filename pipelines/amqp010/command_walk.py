@@ -34,7 +34,6 @@ from amqpscope.pipelines.amqp010.commands import (
     COMMITTING,
     COMPLETED,
     DELIVERY,
-    DONE,
     DOUBTED,
     END,
     EXPECTED,
@@ -51,8 +50,6 @@ from amqpscope.pipelines.amqp010.commands import (
     SEEN,
     SELECT,
     SILENT,
-    SPENT_OUT,
-    SPENT_PAGES,
     ST,
     START,
     TRANSFER,
@@ -65,7 +62,7 @@ from amqpscope.pipelines.amqp010.commands import (
     mark,
     roll_back,
     settle_held,
-)  # fmt: skip
+)
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
 from amqpscope.pipelines.model import channels as ch
@@ -74,6 +71,7 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, PATIENCE_NS
 
 
@@ -89,7 +87,7 @@ def walk(batch: Batch, of: Outstanding) -> int:
         state[ST.AT] = i
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             if not close(of):
-                return SPENT_OUT
+                return NEEDS_OUTPUT_ROOM
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.SCOPE] = 0
         if events[i, EV.SOURCE] == CONNECTIONS:
@@ -121,25 +119,25 @@ def apply_event(batch: Batch, i: int, of: Outstanding) -> int:
     if row < 0:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
-        return SPENT_OUT
+        return NEEDS_OUTPUT_ROOM
     rows = of.sessions[1]
     if rows[row, SE.SURE_GAPS] < 0:
         rows[row, SE.SURE_GAPS] = of.conn[CONN.CLIENT_GAPS]
     held = rows[row, SE.HELD_TS]
     if held >= 0 and events[i, EV.TS] - held >= PATIENCE_NS and not lose_patience(row, of):
-        return SPENT_OUT
+        return NEEDS_OUTPUT_ROOM
     asks = role == TRANSFER or more[i, MORE.ASKS] == 1
     if asks and more[i, MORE.SLOT] == -1 and not ask(batch, i, 2 * row + side, of):
-        return SPENT_PAGES
+        return NEEDS_PAGES
     if COMPLETED <= role <= RELEASE:
         done = answer(batch, i, row, of)
-        return DONE if done else SPENT_OUT
+        return DONE if done else NEEDS_OUTPUT_ROOM
     if POINT <= role <= EXPECTED:
         done = control(batch, i, row, of)
-        return DONE if done else SPENT_OUT
+        return DONE if done else NEEDS_OUTPUT_ROOM
     if SELECT <= role <= END and side == CLIENT:
         done = transact(batch, i, row, of)
-        return DONE if done else SPENT_OUT
+        return DONE if done else NEEDS_OUTPUT_ROOM
     return DONE
 
 

@@ -125,8 +125,6 @@ class State(NamedTuple):
 
 
 MORE, OUT, REPORTED, AT, ST = declare(More), declare(Output), declare(Reported), declare(Accept), declare(State)
-SPENT_OUT, SPENT_PAGES, DONE = range(3)
-"""Why the kernel returned."""
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges` (int64, two columns: first and last id, 32 bits each)."""
 

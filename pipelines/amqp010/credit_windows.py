@@ -45,6 +45,7 @@ from amqpscope.pipelines.model.credit import (
 )
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.store import declare
 
 PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
@@ -109,7 +110,6 @@ class More(NamedTuple):
 
 
 MORE = declare(More)
-SPENT_WAITS, SPENT_PAGES, DONE = range(3)
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges`."""
 Subscribed = tuple[Array, Array, Array]
@@ -133,9 +133,9 @@ def walk(
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if state[ST.WAITS] + 2 * count[0] + 2 > len(written[1]):
-            return SPENT_WAITS
+            return NEEDS_OUTPUT_ROOM
         if ledger[3][lg.BK.FREE] < 0:
-            return SPENT_PAGES
+            return NEEDS_PAGES
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             close(conn, gaps, subscribed, sessions, ledger, sizes, written, state)
             cn.open_connection(conn, events[i, EV.CONNECTION])

@@ -13,16 +13,7 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.amqp010 import credit_windows as cw
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_batches import pairs_of
-from amqpscope.pipelines.amqp010.credit_windows import (
-    AT_MOST,
-    CHANNELS,
-    DONE,
-    KEY,
-    MORE,
-    ROLES,
-    SPENT_PAGES,
-    SPENT_WAITS,
-)
+from amqpscope.pipelines.amqp010.credit_windows import AT_MOST, CHANNELS, KEY, MORE, ROLES
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import lookup as lu
@@ -33,6 +24,7 @@ from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, WORDS, Events, what
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.store import group, grown, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
@@ -100,11 +92,11 @@ class MessageCredit:
         self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
         self._make_room(int(np.count_nonzero(more[:, MORE.ROLE] == cw.SUBSCRIBE)))
         self.state[ST.AT] = 0
-        why = SPENT_WAITS
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(cw.walk, self.compiled, batch, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger,
                        self.sizes, self.written, self.state)  # fmt: skip
-            if why == SPENT_PAGES:
+            if why == NEEDS_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
             else:
                 yield from self._waits()

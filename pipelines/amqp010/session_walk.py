@@ -20,18 +20,7 @@ from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_batches import KINDS
 from amqpscope.pipelines.amqp010.command_ends import close
 from amqpscope.pipelines.amqp010.command_walk import walk
-from amqpscope.pipelines.amqp010.commands import (
-    AT,
-    DONE,
-    MORE,
-    OUT,
-    REPORTED,
-    SPENT_OUT,
-    SPENT_PAGES,
-    ST,
-    Batch,
-    Outstanding,
-)
+from amqpscope.pipelines.amqp010.commands import AT, MORE, OUT, REPORTED, ST, Batch, Outstanding
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -40,6 +29,7 @@ from amqpscope.pipelines.model.events import MESSAGES, Events, what
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import events_of
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.model.walk import Rows
 
@@ -117,10 +107,10 @@ class SessionWalk(ABC):
         self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.state[ST.AT], self.state[ST.LIMIT] = 0, self.limit
-        why = SPENT_OUT
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(walk, self.compiled, batch, self._outstanding)
-            if why == SPENT_PAGES:
+            if why == NEEDS_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
                 self.accepts = grown(self.accepts, len(self.ledger[1]))
             else:

@@ -39,6 +39,7 @@ from amqpscope.pipelines.model.credit import (
     wait,
 )
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, what
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream import subscriptions as sb
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
@@ -78,7 +79,6 @@ class Change(NamedTuple):
 
 
 MORE, CH = declare(More), declare(Change)
-FULL, DONE = range(2)
 
 
 @kernel
@@ -90,10 +90,10 @@ def walk(
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if not has_room(written, state):
-            return FULL
+            return NEEDS_OUTPUT_ROOM
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             if not close(conn, gaps, subs, written, state):
-                return FULL
+                return NEEDS_OUTPUT_ROOM
             cn.open_connection(conn, events[i, EV.CONNECTION])
             state[ST.WINDOW] = AT_LEAST
             state[ST.AGE] = NEVER

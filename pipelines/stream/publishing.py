@@ -27,6 +27,7 @@ from amqpscope.pipelines.model.connection import (
     update_connection,
 )  # fmt: skip
 from amqpscope.pipelines.model.events import EV, MESSAGES, what
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, WAITING_FULL
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.stream import publishers as pb
@@ -85,8 +86,6 @@ class State(NamedTuple):
 
 
 OUT, ST = declare(Output), declare(State)
-FULL, FULL_WAITING, DONE = range(3)
-"""Why the kernel returned."""
 
 Ids = tuple[Any, Any, Any]
 """Waiting (WAIT), index, counts (CT)."""
@@ -122,12 +121,12 @@ def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding)
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if not has_room(of):
-            return FULL
+            return NEEDS_OUTPUT_ROOM
         if ids[2][CT.ROWS] >= len(ids[0]):
-            return FULL_WAITING
+            return WAITING_FULL
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             if not close(of):
-                return FULL
+                return NEEDS_OUTPUT_ROOM
             open_connection(conn, events[i, EV.CONNECTION])
         word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
         answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
@@ -140,7 +139,7 @@ def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding)
             publish(events, more, i, of)
         elif answers and publisher >= 0:
             if not answer(events, more, i, text, of):
-                return FULL
+                return NEEDS_OUTPUT_ROOM
         elif word == _DECLARE and side == CLIENT and publisher >= 0:
             of.publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
         elif word == QUERY or word == _CREATE or word == _DELETE:

@@ -20,6 +20,7 @@ from amqpscope.pipelines.model.ends import COLUMNS, answers_of
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import difference
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, WAITING_FULL
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, steps, unpack
 from amqpscope.pipelines.model.unanswered import ENDED_BY, GAP
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
@@ -29,18 +30,7 @@ from amqpscope.pipelines.stream import stored, stream_deliveries
 from amqpscope.pipelines.stream.frames import PROTOCOL, STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import publications
 from amqpscope.pipelines.stream.publishers import RQ
-from amqpscope.pipelines.stream.publishing import (
-    ACK,
-    DONE,
-    FULL,
-    FULL_WAITING,
-    OUT,
-    ST,
-    UNANSWERED,
-    Outstanding,
-    close,
-    walk,
-)
+from amqpscope.pipelines.stream.publishing import ACK, OUT, ST, UNANSWERED, Outstanding, close, walk
 from amqpscope.pipelines.stream.publishing_ids import CT, WAIT
 from amqpscope.pipelines.stream.stored import FACT
 from amqpscope.pipelines.stream.streams import ASKED, of_streams
@@ -143,10 +133,10 @@ class StreamConfirms:
         self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
-        why = FULL
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(walk, self.compiled, *batch, self.asked, self._outstanding())
-            if why == FULL_WAITING:
+            if why == WAITING_FULL:
                 self._make_room(self.ids[0], self.ids[2])
             else:
                 yield from self._rows(events)

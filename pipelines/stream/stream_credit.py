@@ -20,10 +20,11 @@ from amqpscope.pipelines.model.credit import AT_LEAST, NEVER, NONE, ST, SUB, WT
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, matrix_of
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.store import group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.credit_accounts import CH, DONE, FULL, KINDS, MORE, close, walk
+from amqpscope.pipelines.stream.credit_accounts import CH, KINDS, MORE, close, walk
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.streams import of_streams
 from amqpscope.pipelines.stream.subscriptions import consumers
@@ -72,7 +73,7 @@ class StreamCredit:
         more = self._more(events, at)
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.state[ST.AT] = 0
-        why = FULL
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(
                 walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.written, self.state

@@ -22,6 +22,7 @@ from amqpscope.pipelines.model.credit import SUB
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events, what
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, matrix_of
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.store import declare, group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, schema
 from amqpscope.pipelines.stream import subscriptions as sb
@@ -83,7 +84,6 @@ class State(NamedTuple):
 MORE, OUT, ST = declare(More), declare(Output), declare(State)
 ROOM = 1 << 16
 """Rows of `out`."""
-FULL, DONE = range(2)
 
 
 @kernel
@@ -106,7 +106,7 @@ def walk(
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if state[ST.OUT] >= len(out):
-            return FULL
+            return NEEDS_OUTPUT_ROOM
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             sb.forget(subs)
             cn.open_connection(conn, events[i, EV.CONNECTION])
@@ -215,7 +215,7 @@ class StreamDeliveries:
         self.named.begin(events)
         self.servers.begin(events)
         self.state[ST.AT] = 0
-        why = FULL
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.asked,
                        self.out, self.state)  # fmt: skip

@@ -12,7 +12,6 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.publishes import (
     ANSWER,
-    DONE,
     MORE,
     NONE,
     ON_PUBLISH,
@@ -20,10 +19,6 @@ from amqpscope.pipelines.amqp091.confirms.publishes import (
     OUT,
     PUBLISH,
     ROOM,
-    SPENT_ACCOUNTS,
-    SPENT_OUT,
-    SPENT_PAGES,
-    ST,
     close,
     mark,
     walk,
@@ -35,6 +30,7 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.model.events import EV, MESSAGES, Events
 from amqpscope.pipelines.model.rows import Waiting
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
@@ -96,13 +92,13 @@ class Confirms:
         own = grown(own, int(counts[1]) + events.lacking)
         self.channels = accounts, table, own, counts
         self.returns = rt.roomy(self.returns, int(np.count_nonzero(more[:, MORE.MANDATORY] == 1)), self.compiled)
-        why = SPENT_OUT
+        why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(walk, self.compiled, matrix, more, self.conn, self.gaps, self.channels, self.ledger,
                        self.returns, self.out, self.state)  # fmt: skip
-            if why == SPENT_PAGES:
+            if why == NEEDS_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
-            elif why == SPENT_ACCOUNTS:
+            elif why == NEEDS_ACCOUNTS:
                 accounts, table, own, counts = self.channels
                 self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
             else:

@@ -30,6 +30,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CONN, SERVER
 from amqpscope.pipelines.model.events import EV, MESSAGES, what
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NEVER
 
@@ -62,22 +63,11 @@ class More(NamedTuple):
     DIGEST: int  # of mandatory publishes, and returns
 
 
-class State(NamedTuple):
-    """Columns of `state`."""
-
-    AT: int  # the next event of the batch
-    BASE: int  # id of the first event of the batch
-    OUT: int  # rows of `out`
-    LIMIT: int  # publishes that may be outstanding
-
-
-OUT, MORE, ST = declare(Output), declare(More), declare(State)
+OUT, MORE = declare(Output), declare(More)
 ROOM = 1 << 16
 """Rows of `out`."""
 PUBLISH, ANSWER = range(2)
 """Columns of `still`."""
-SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, DONE = range(4)
-"""Why the kernel returned."""
 
 
 @kernel
@@ -91,12 +81,12 @@ def walk(
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if state[ST.OUT] + 2 > len(out):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         if counts[0] >= len(accounts):
-            return SPENT_ACCOUNTS
+            return NEEDS_ACCOUNTS
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             if not close(conn, gaps, channels, ledger, returns, out, state):
-                return SPENT_OUT
+                return NEEDS_OUTPUT_ROOM
             cn.open_connection(conn, events[i, EV.CONNECTION])
         word = events[i, EV.WHAT]
         channel, epoch = events[i, EV.CHANNEL], events[i, EV.EPOCH]
@@ -105,14 +95,14 @@ def walk(
             if account < 0:
                 account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)
                 if account < 0:
-                    return SPENT_OUT
+                    return NEEDS_OUTPUT_ROOM
             if not publish(events, more, i, account, conn, channels, ledger, returns, out, state):
-                return SPENT_PAGES
+                return NEEDS_PAGES
         elif (word == ON_ACK or word == ON_NACK) and events[i, EV.FROM_CLIENT] == SERVER:
             account = ch.account_of(channels, channel, epoch)
             if account >= 0 and events[i, EV.NUMBER] >= 0:
                 if not confirm(events, i, account, conn, gaps, channels, ledger, returns, out, state):
-                    return SPENT_OUT
+                    return NEEDS_OUTPUT_ROOM
         elif word == ON_RETURN and events[i, EV.PARTIAL] != 1:
             account = ch.account_of(channels, channel, epoch)
             if account >= 0:
@@ -126,7 +116,7 @@ def walk(
             if account < 0 and word == ON_CLOSE and channel >= 0:
                 account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)
                 if account < 0:
-                    return SPENT_OUT
+                    return NEEDS_OUTPUT_ROOM
             if account >= 0:
                 note_close(channels, account, events, i)
         if events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] == SERVER:

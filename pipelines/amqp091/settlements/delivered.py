@@ -17,6 +17,7 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, what
+from amqpscope.pipelines.model.stopped import ST
 from amqpscope.pipelines.model.store import declare
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
@@ -66,23 +67,12 @@ class More(NamedTuple):
     WHOLE: int  # `global`
 
 
-class State(NamedTuple):
-    """Columns of `state`."""
-
-    AT: int  # the next event of the batch
-    BASE: int  # id of the first event of the batch
-    OUT: int  # rows of `out`
-    LIMIT: int  # deliveries that may be outstanding
-
-
-OUT, MORE, ST = declare(Output), declare(More), declare(State)
+OUT, MORE = declare(Output), declare(More)
 Book = tuple[Array, Array, ch.Channels, lg.Ledger]
 """`conn`, `gaps`, channels and ledger: what is outstanding, and on which channel."""
 Own = tuple[co.Consumers, tx.Transactions, pf.Prefetch]
 Result = tuple[Array, Array]
 """`out` and `state`."""
-SPENT_OUT, SPENT_PAGES, SPENT_ACCOUNTS, SPENT_ACTS, DONE = range(5)
-"""Why the kernel returned."""
 
 
 @kernel

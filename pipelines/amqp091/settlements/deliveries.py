@@ -26,7 +26,6 @@ from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import ASK, CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     AUTO,
-    DONE,
     MISTAKE,
     MORE,
     NONE,
@@ -55,10 +54,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     ON_ROLLBACK_OK,
     ON_SELECT,
     ON_TX_ROLLBACK,
-    SPENT_ACCOUNTS,
-    SPENT_OUT,
-    SPENT_PAGES,
-    ST,
     Book,
     Own,
     Result,
@@ -79,6 +74,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 
 DELIVERY, ANSWER, WINDOW = range(3)
@@ -95,12 +91,12 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
         state[ST.AT] = i
         needed = 2 * (consumers[4][co.USED] + channels[3][0]) + 8
         if state[ST.OUT] + 2 > len(out) or prefetch[2][pf.WAITS] + needed > len(prefetch[1]):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         if channels[3][0] >= len(channels[0]):
-            return SPENT_ACCOUNTS
+            return NEEDS_ACCOUNTS
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
             if not close(book, own, result):
-                return SPENT_OUT
+                return NEEDS_OUTPUT_ROOM
             cn.open_connection(conn, events[i, EV.CONNECTION])
             prefetch[2][pf.CONNECTION] = events[i, EV.CONNECTION]
             prefetch[2][pf.SOON] = pf.SOON_NS
@@ -114,7 +110,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
         elif is_wanted(word) and events[i, EV.CHANNEL] >= 0:
             account = account_for(events, i, book, own, result)
             if account == -1:
-                return SPENT_OUT
+                return NEEDS_OUTPUT_ROOM
             if account >= 0:
                 if events[i, EV.FROM_CLIENT] == SERVER and channels[0][account, MISTAKE] > 0:
                     channels[0][account, MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
@@ -294,7 +290,7 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     ch.note_floor(channels, account, conn, CLIENT)
     slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
     if slot == -1:
-        return SPENT_PAGES
+        return NEEDS_PAGES
     if slot < 0:
         finish(result, row, NONE, -1, -1, -1, EVICTED, events[i, EV.TS], queue_of(extra, consumers))
         return DONE

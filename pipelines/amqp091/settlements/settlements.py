@@ -17,7 +17,7 @@ from amqpscope.pipelines.amqp091.settlements import deliveries as dl
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
 from amqpscope.pipelines.amqp091.settlements import settling
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
-from amqpscope.pipelines.amqp091.settlements.delivered import MORE, OUT, ST
+from amqpscope.pipelines.amqp091.settlements.delivered import MORE, OUT
 from amqpscope.pipelines.amqp091.settlements.prefetch import WAIT
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
@@ -27,6 +27,7 @@ from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.rows import Waiting
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_ACTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
 from amqpscope.pipelines.model.unanswered import ROLLBACK
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
@@ -122,16 +123,16 @@ class Settlements:
         accounts, table, own, counts = self.channels
         self.channels = accounts, table, grown(own, int(counts[1]) + events.lacking), counts
         self._make_room(_count(events.among((*_TAGGED, *_QUEUED))), len(events))
-        why = dv.SPENT_OUT
-        while why != dv.DONE:
+        why = NEEDS_OUTPUT_ROOM
+        while why != DONE:
             why = call(dl.walk, self.compiled, matrix, more, self._book, self._own, self._result)
             yield from self._rows(events)
-            if why == dv.SPENT_PAGES:
+            if why == NEEDS_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
-            elif why == dv.SPENT_ACTS:
+            elif why == NEEDS_ACTS:
                 work, acts, asked, counts = self.transactions
                 self.transactions = work, grown(acts, 2 * len(acts)), asked, counts
-            elif why == dv.SPENT_ACCOUNTS:
+            elif why == NEEDS_ACCOUNTS:
                 accounts, table, own, counts = self.channels
                 self.channels = grown(accounts, 2 * len(accounts), -1), table, own, counts
             self._make_room(0, 0)

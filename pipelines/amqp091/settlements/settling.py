@@ -9,7 +9,6 @@ from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import CHAN
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     ACK,
-    DONE,
     MISTAKE,
     MORE,
     NACK,
@@ -25,10 +24,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     ON_TX_ROLLBACK,
     REJECT,
     ROLLED,
-    SPENT_ACTS,
-    SPENT_OUT,
-    SPENT_PAGES,
-    ST,
     Book,
     Own,
     Result,
@@ -48,6 +43,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, PATIENCE_NS, RECOVER, ROLLBACK
 from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
 
@@ -66,10 +62,10 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
         if cn.first_gap(conn, gaps, SERVER, work[account, TX.RECOVER]) < 0:
             return DONE
         if not void(account, work[account, TX.RECOVER], -1, work[account, TX.RECOVER_TS], book, own, result):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         work[account, TX.RECOVER] = -1
     if work[account, TX.MODE] == PERHAPS and not lose_patience(account, events[i, EV.TS], own, result):
-        return SPENT_OUT
+        return NEEDS_OUTPUT_ROOM
     outcome = ACK if word == ON_ACK else NACK if word == ON_NACK else REJECT
     flag = 1 if events[i, EV.MULTIPLE] == 1 else 0
     multiple = flag if word != ON_REJECT else 0
@@ -79,7 +75,7 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
             if conn[CONN.SERVER_GAPS] == 0 and accounts[account, MISTAKE] == 0:
                 accounts[account, MISTAKE] = events[i, EV.ORDER]
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
-            return SPENT_ACTS
+            return NEEDS_ACTS
         return DONE
     ch.note_floor(channels, account, conn, CLIENT)
     floor = accounts[account, ACC.FLOOR]
@@ -90,7 +86,7 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     is_seen = named >= 0 and 0 <= slots[named, SL.EXTRA] < ROLLED
     while slot >= 0 and (number == 0 or lg.number_of(ledger, slot) <= number):
         if state[ST.OUT] >= len(out):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         following = lg.following(ledger, slot)
         extra = slots[slot, SL.EXTRA]
         if (is_seen and extra == -1) or (extra == -2 and slot != named):  # of what may not be acknowledged at all
@@ -98,7 +94,7 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
             leave_windows(account, extra, slots[slot, SL.FRAME], -1, events[i, EV.TS], 0, own)
             lg.remove(ledger, accounts, slot)
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
-            return SPENT_ACTS
+            return NEEDS_ACTS
         slot = following
     return DONE
 
@@ -190,7 +186,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
     word, identity = events[i, EV.WHAT], result[1][ST.BASE] + i
     if word == ON_SELECT or word == ON_CONFIRM:
         if work[account, TX.MODE] == PERHAPS and not lose_patience(account, NEVER, own, result):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         work[account, TX.MODE] = SELECTED if word == ON_SELECT else PLAIN
     elif word == ON_COMMIT or word == ON_TX_ROLLBACK:
         work[account, TX.MODE] = SELECTED
@@ -206,7 +202,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
             while asked[first, ASKED.FIRST] >= 0:
                 act = asked[first, ASKED.FIRST]
                 if result[1][ST.OUT] >= len(result[0]):
-                    return SPENT_OUT
+                    return NEEDS_OUTPUT_ROOM
                 missed = cn.first_gap(conn, gaps, CLIENT, acts[act, ACT.ACK_FRAME])
                 following = acts[act, ACT.NEXT]
                 if missed >= 0 and gaps[missed, GAP_FRAME] <= frame:
@@ -220,7 +216,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
                     )
                     take_effect(act, acts[act, ACT.OUTCOME], identity, ANSWERED, -1, own, result)
                 elif not bring_back(account, act, events[i, EV.TS], book, own, result):
-                    return SPENT_PAGES
+                    return NEEDS_PAGES
                 asked[first, ASKED.FIRST] = following
             over = asked[first, ASKED.COMMITS] == commits and not unsure
             tx.answered(transactions, account)
@@ -257,7 +253,7 @@ def recover(events: Array, i: int, account: int, book: Book, own: Own, result: R
         work[account, TX.RECOVER_TS] = events[i, EV.TS]
     else:
         if not void(account, NEVER, result[1][ST.BASE] + i, events[i, EV.TS], book, own, result):
-            return SPENT_OUT
+            return NEEDS_OUTPUT_ROOM
         work[account, TX.RECOVER] = -1
     return DONE
 
