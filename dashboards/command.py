@@ -229,11 +229,12 @@ class Summary:
         import shutil  # noqa: PLC0415
 
         from amqpscope.dashboards import first_screen  # noqa: PLC0415
+        from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
         with analyzed(arguments) as (folder, status):
-            data = first_screen.collect(folder, rules)
+            data = first_screen.collect(Tables(None, folder), rules)
         if arguments.format == "json":
             print(json.dumps(data))
         else:
