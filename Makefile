@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SPARKS := 3.5 4.0
+SPACE := $() $()
 PYTHONS := python3.11 python3.12 python3.13
 DEMO := demo-out
 CAPTURE := tests/captures/demo.pcap
@@ -10,7 +12,7 @@ KERNELS := $(VENV)/.kernels
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: readme demo test test-interpreted test-spark test-compiled test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-interpreted test-spark test-compiled test-sparks test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +52,15 @@ test-spark: $(KERNELS)
 
 test-compiled: $(KERNELS)
 	$(BIN)/python -m pytest -m "compiled and not (spark or wheel)" $(SIDE_BY_SIDE)
+
+test-sparks: $(foreach each,$(SPARKS),$(VENV)s/spark-$(each))  ## run a short set of tests with each version of Spark in SPARKS
+	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(foreach each,$^,$(CURDIR)/$(each)/bin/python)) $(BIN)/python -m pytest tests/pipelines/test_versions.py
+
+# What else is needed comes from the environment that all tests run in.
+$(VENV)s/spark-%: $(BIN)/.ready
+	$(PYTHON) -m venv --without-pip $@
+	$(BIN)/python -m pip install -q --target $$($@/bin/python -c 'import site; print(*site.getsitepackages())') 'pyspark==$*.*'
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($@/bin/python -c 'import site; print(*site.getsitepackages())')/others.pth
 
 test-wheel: wheel  ## test the wheel in an empty environment
 	AMQPSCOPE_WHEEL="$(CURDIR)/dist" $(BIN)/python -m pytest -m wheel

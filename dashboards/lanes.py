@@ -127,7 +127,7 @@ def _span(tables: Tables, rates: Sequence[Row], width: int) -> tuple[int, int]:
 def _rates(rates: Sequence[Row], low: int, high: int, width: int) -> Lane | None:
     count = (rates[-1]["ts_ns"] - rates[0]["ts_ns"]) // width + 1
     at = np.arange(count + 1, dtype=np.int64) * width + (rates[0]["ts_ns"] - low)
-    seconds = width / units.SECOND
+    seconds = min(width, high - low) / units.SECOND
     curves, marks, legend, parts = [], [], [], []
     both = (("publishes", "published", "blue"), ("deliveries", "delivered", "green"))
     for place, (column, name, colour) in enumerate(both):
@@ -141,7 +141,7 @@ def _rates(rates: Sequence[Row], low: int, high: int, width: int) -> Lane | None
         marks.append(Line(np.maximum(at, 0), values, colour, "post", dash=DASHES[place]))
         legend.append(Key(colour, name, "\N{BLACK SQUARE}" if place == 0 else "\N{WHITE SQUARE}"))
         total = sum(row[column] for row in rates)
-        mean = total / max((high - low) / units.SECOND, seconds)
+        mean = total / ((high - low) / units.SECOND)
         parts.append(f"{_rate(mean)} {name} per second, {_rate(float(values.max()))} at most")
     if not curves:
         return None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.compute as pc
+
 from amqpscope.dashboards import relations, time_spent, units
 from amqpscope.dashboards.chart import Scale
 from amqpscope.dashboards.tables import Tables, plausible
@@ -24,6 +26,11 @@ KINDS = {
     "stream-credit": ("wait", "no stream credit"),
     "message-credit": ("wait", "no message credit"),
 }
+DELAYS = {
+    "retransmission": ("resent", "sent again after {}"),
+    "held-write": ("held", "waited {} for a late TCP acknowledgement"),
+}
+"""What of TCP is drawn beside closed windows: what delayed bytes."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,15 @@ def query(tables: Tables, low_ns: int, x: Scale) -> Swimlanes | None:
     )
     shown = rows[:MOST]
     waits = _waits(tables, {row["connection_id"] for row in shown})
+    delays = _delays(tables, {row["connection_id"] for row in shown})
     opened = _channels(tables)
     spent = time_spent.by_connection(relations.rows(tables, "time_spent"))
     for row in shown:
         row["life"] = spent.get(row["connection_id"])
     groups: dict[str, list[Swimlane]] = {}
     for row in shown:
-        spans = _spans(row, waits.get(row["connection_id"], []), opened.get(row["connection_id"], []), low_ns, x)
+        waited, delayed = (each.get(row["connection_id"], []) for each in (waits, delays))
+        spans = _spans(row, waited, delayed, opened.get(row["connection_id"], []), low_ns, x)
         address = f"{row['client_ip']}:{row['client_port']}"
         lane = Swimlane(address, _text(row), _is_bad(row), spans)
         groups.setdefault(row["client"] or address, []).append(lane)
@@ -100,11 +109,23 @@ def _text(row: dict[str, Any]) -> str:
     return f"{reached}, {units.counted(row['messages'] or 0, 'message')}, {units.size(row['bytes'])}"
 
 
-def _waits(tables: Tables, ids: set[int]) -> dict[int, list[dict[str, Any]]]:
+Grouped = dict[int, list[dict[str, Any]]]
+
+
+def _waits(tables: Tables, ids: set[int]) -> Grouped:
     columns = ["connection_id", "cause", "start_ts_ns", "end_ts_ns", "duration_ns"]
-    found = tables.top("flow_control", columns, "duration_ns", MOST * INTERVALS, plausible("start_ts_ns"))
-    grouped: dict[int, list[dict[str, Any]]] = {}
-    for row in found:
+    return _longest(tables, "flow_control", columns, plausible("start_ts_ns"), ids)
+
+
+def _delays(tables: Tables, ids: set[int]) -> Grouped:
+    columns = ["connection_id", "from_client", "kind", "bytes", "start_ts_ns", "end_ts_ns", "duration_ns"]
+    where = plausible("start_ts_ns") & pc.field("kind").isin(list(DELAYS))
+    return _longest(tables, "tcp_delays", columns, where, ids)
+
+
+def _longest(tables: Tables, name: str, columns: list[str], where: pc.Expression, ids: set[int]) -> Grouped:
+    grouped: Grouped = {}
+    for row in tables.top(name, columns, "duration_ns", MOST * INTERVALS, where):
         if row["connection_id"] in ids and len(grouped.setdefault(row["connection_id"], [])) < INTERVALS:
             grouped[row["connection_id"]].append(row)
     return grouped
@@ -119,7 +140,12 @@ def _channels(tables: Tables) -> dict[int, list[int]]:
 
 
 def _spans(
-    row: dict[str, Any], waits: Sequence[dict[str, Any]], opened: Sequence[int], low: int, x: Scale
+    row: dict[str, Any],
+    waits: Sequence[dict[str, Any]],
+    delays: Sequence[dict[str, Any]],
+    opened: Sequence[int],
+    low: int,
+    x: Scale,
 ) -> list[Span]:
     first, last = row["first_ts_ns"], max(row["last_ts_ns"] or row["first_ts_ns"], row["first_ts_ns"])
 
@@ -138,6 +164,11 @@ def _spans(
         end = wait["end_ts_ns"] if wait["end_ts_ns"] is not None else last
         if end >= wait["start_ts_ns"]:
             spans.append(span(wait["start_ts_ns"], end, kind, f"{text} {units.duration(wait['duration_ns'])}"))
+    for delay in delays:
+        kind, text = DELAYS[delay["kind"]]
+        who, took = "client" if delay["from_client"] else "broker", units.duration(delay["duration_ns"])
+        what = f"{units.size(delay['bytes'] or 0)} of the {who} {text.format(took)}"
+        spans.append(span(delay["start_ts_ns"], delay["end_ts_ns"], kind, what))
     if row["closed_by"]:
         spans.append(span(last, last, "bad" if _is_bad(row) else "close", f"closed by {row['closed_by']}"))
     return spans

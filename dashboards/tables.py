@@ -24,31 +24,8 @@ from amqpscope.errors import Error, MissingError, reason
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-DISSECTED = (
-    "captures",
-    "connections",
-    "amqp091_frames",
-    "stream_frames",
-    "amqp010_frames",
-    "messages",
-    "tcp_windows",
-    "tcp_events",
-    "anomalies",
-)
-ANALYZED = (
-    "confirms",
-    "settlements",
-    "rpcs",
-    "commands",
-    "transits",
-    "channel_errors",
-    "flow_control",
-    "heartbeats",
-    "stream_credit",
-    "stream_deliveries",
-    "failures",
-    "latency_summary",
-    "latency_buckets",
+DISSECTED, ANALYZED = (
+    tuple(name for name, table in spec.tables().items() if table.written_by == by) for by in ("dissect", "analyze")
 )
 FRAMES = ("amqp091_frames", "stream_frames", "amqp010_frames")
 

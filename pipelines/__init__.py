@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from amqpscope.pipelines.jobs import (
+        calls,
         channel_errors,
         commands,
         confirms,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "calls",
     "channel_errors",
     "commands",
     "confirms",

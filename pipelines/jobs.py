@@ -31,6 +31,7 @@ Table = TypeVar("Table", pa.Table, "DataFrame")
 HOUR_NS = 3_600_000_000_000
 
 __all__ = [
+    "calls",
     "channel_errors",
     "commands",
     "confirms",
@@ -281,26 +282,23 @@ def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> T
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
 
 
+def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
+    """Return the table `calls`, of `messages`; of the others it knows why a request has no answer."""
+    return _job("calls", messages=messages, connections=connections, anomalies=anomalies)
+
+
 def tcp_delays(connections: Table, tcp_events: Table) -> Table:
     """Return the table `tcp_delays`: one row per time for which TCP delayed bytes."""
     return _job("tcp_delays", connections=connections, tcp_events=tcp_events)
 
 
 def operations(frames: Table) -> Table:
-    """Return the table `operations`: one row per method that sets something up, changes or closes it.
-
-    Args:
-        frames: `amqp091_frames`.
-    """
+    """Return the table `operations`, of `amqp091_frames`: one row per method that sets something up or closes it."""
     return _job("operations", amqp091_frames=frames)
 
 
 def published(messages: Table) -> Table:
-    """Return the table `published`: the messages published, second by second.
-
-    Args:
-        messages: `messages`.
-    """
+    """Return the table `published`, of `messages`: the messages published, second by second."""
     return _job("published", messages=messages)
 
 

@@ -12,7 +12,8 @@ from functools import cache
 from typing import Any
 
 from amqpscope import spec
-from amqpscope.pipelines.across import keys, lost
+from amqpscope.pipelines.across import calls, keys, lost
+from amqpscope.pipelines.across.calls import CallParts, Calls
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.lost import Lost, LostPublishes
 from amqpscope.pipelines.across.transits import HOUR_NS, Transits
@@ -45,6 +46,7 @@ OURS = Members(
         OverConnections(ZeroWindows),
         OverConnections(TcpDelays),
         OverConnections(Deaths),
+        OverConnections(CallParts),
     ),
     (
         OverKeys(
@@ -53,6 +55,10 @@ OURS = Members(
                 window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows)
             ),
             (lost.LOST, lost.SCHEMA),
+        ),
+        OverKeys(
+            calls.CALLS, Calls.tables, calls.PARTS, ("key",), calls.ORDER, lambda _, __, rows: Calls(rows),
+            (calls.ENDS, calls.WHEN), patience_ns=HOUR_NS,
         ),
     ),
 )  # fmt: skip

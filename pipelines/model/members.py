@@ -90,6 +90,7 @@ class OverKeys(NamedTuple):
         given: name and schema of rows of walks over connections, of which it gets all; None for none.
         shares: whether walks over connections write its tables as well.
         alone: makes one for a single key, whose state can be taken out; None where that need not be.
+        patience_ns: where there is none, how long after its last row a key is over, while more rows may come.
     """
 
     of: str
@@ -101,6 +102,7 @@ class OverKeys(NamedTuple):
     given: tuple[str, pa.Schema] | None = None
     shares: bool = False
     alone: Callable[[bool], KeyWalk] | None = None
+    patience_ns: int = 24 * 3_600_000_000_000
 
 
 class Resolved(NamedTuple):

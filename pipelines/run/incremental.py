@@ -18,12 +18,10 @@ from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
 from amqpscope.pipelines.run.runner import CONNECTIONS, OPEN_NS
 from amqpscope.pipelines.run.sorting import sorted_by
-from amqpscope.pipelines.statistics import HOUR_NS, KEYED, OverKeys
+from amqpscope.pipelines.statistics import KEYED, OverKeys
 
 RENEWED = ("failures", "latency_buckets", "latency_summary")
 """Tables of which each batch writes anew what is not final."""
-SESSION_NS = 24 * HOUR_NS
-"""How long a session of AMQP 0-10 may take to go on on another connection."""
 MOST_PUBLISHES = 1 << 22
 """Publishes that are kept for their deliveries; of more, the latest."""
 MOST_WAITING = 2 * MOST_PUBLISHES
@@ -123,7 +121,7 @@ class Continuing(Engine):
                 self.partial[each.of] = [rows.filter(young)]
                 self._go_on(each, rows.filter(pc.invert(young)), is_last)
             else:
-                goes_on = _goes_on(rows, self.now - SESSION_NS if not is_last else OPEN_NS)
+                goes_on = _goes_on(rows, self.now - each.patience_ns if not is_last else OPEN_NS)
                 self.partial[each.of] = [rows.filter(goes_on)]
                 self._pass(each, rows.filter(pc.invert(goes_on)))
         for name, resolved in self.resolved.items():
@@ -198,6 +196,6 @@ class Continuing(Engine):
 
 
 def _goes_on(rows: pa.Table, since_ns: int) -> pa.ChunkedArray:
-    """Return which rows are of sessions of which there are rows since a time."""
+    """Return which rows are of keys of which there are rows since a time."""
     last = rows.group_by("key").aggregate([("at_ns", "max")])
     return pc.is_in(rows["key"], value_set=last["key"].filter(pc.greater_equal(last["at_ns_max"], since_ns)))

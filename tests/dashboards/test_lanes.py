@@ -119,3 +119,15 @@ def test_connections_have_lanes(demo: Tables, made: lanes.Overview) -> None:
     blocked = {g.client for g in found.groups for lane in g.lanes for span in lane.spans if span.kind == "block"}
     assert blocked == {"checkout", "web", "till"}
     assert all(0 <= s.begin <= s.end <= 1 for g in found.groups for lane in g.lanes for s in lane.spans)
+
+
+def test_what_tcp_delayed_and_rates_of_less_than_a_second(tmp_path: Path) -> None:
+    tables = Tables(None, amqpscope.analyze(CAPTURES / "lossy_link.pcap", tmp_path / "stats"))
+    first = overview.query(tables)
+    assert first is not None and first.lanes is not None and first.swimlanes is not None
+    texts = [s.text for g in first.swimlanes.groups for lane in g.lanes for s in lane.spans if s.kind == "resent"]
+    delays = [row for row in rows(tables, "tcp_delays") if row["kind"] == "retransmission"]
+    assert len(texts) == len(delays) > 0
+    assert f"341 B of the broker sent again after {units.duration(206_000_000)}" in texts  # as tshark has it
+    title = first.lanes.lanes[0].title  # 120 publishes and 40 deliveries in 0.66 s
+    assert title == "Rates: 181 published per second, 181 at most; 60 delivered per second, 60 at most"

@@ -47,6 +47,9 @@ MUST_HAVE = {
     "transits": """
         publish_connection_id deliver_connection_id exchange routing_key publish_ts_ns deliver_ts_ns latency_ns
         matched_by""",
+    "calls": """
+        correlation_id reply_to request_connection_id request_packet answer_connection_id answer_packet latency_ns
+        evidence ended_by""",
     "flow_control": """
         connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence
         reason""",

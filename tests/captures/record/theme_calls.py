@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
+import pika  # type: ignore[import-untyped]
 from pamqp import commands
 
 from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.theme_basics import pika_connection
 
 Exchange, Queue, Basic = commands.Exchange, commands.Queue, commands.Basic
 
@@ -127,3 +131,62 @@ def failed_calls(stage: Stage) -> None:
         "the last request, on a channel that is not open, is answered by connection.close 504: not stated here"
     )
     stage.golden["counts"] = {"channel.close": 4, "connection.close": 2}
+
+
+@scenario("pika: calls over a queue for replies, over direct replies, one that nobody answers, one answered elsewhere")
+def rpc_calls(stage: Stage) -> None:
+    """A server, and a client that calls it; the log has each call with when it was answered."""
+    stage.backstage.call(1, commands.Queue.Declare(queue="rpc", durable=True))
+    stage.backstage.call(1, commands.Queue.Declare(queue="rpc-nobody", durable=True))
+    stop = threading.Event()
+    server = threading.Thread(target=_serve, args=(stage, stop))
+    with stage.sniff():
+        server.start()
+        calls = _call(stage)
+        stop.set()
+        server.join()
+    stage.golden["calls"] = calls
+    stage.golden["counts"] = {"connections": 3, "basic.publish": 15, "basic.deliver": 14}
+
+
+def _serve(stage: Stage, stop: threading.Event) -> None:
+    connection, _ = pika_connection(stage, "server")
+    channel = connection.channel()
+    for method, properties, body in channel.consume("rpc", auto_ack=True, inactivity_timeout=0.05):
+        if method is not None:
+            time.sleep(0.002)
+            answer = pika.BasicProperties(correlation_id=properties.correlation_id)
+            channel.basic_publish("", properties.reply_to, body.upper(), answer)
+        if stop.is_set():
+            break
+    channel.cancel()
+    connection.close()
+
+
+def _call(stage: Stage) -> list[dict[str, Any]]:
+    """Call the server: three times over a queue, three over direct replies, in vain, and with an answer elsewhere."""
+    connection, _ = pika_connection(stage, "caller")
+    listener, _ = pika_connection(stage, "listener")
+    channel, other = connection.channel(), listener.channel()
+    own = channel.queue_declare("", exclusive=True).method.queue
+    elsewhere = other.queue_declare("", exclusive=True).method.queue
+    answers: set[str] = set()
+
+    def heard(_: Any, __: Any, properties: Any, ___: bytes) -> None:
+        answers.add(properties.correlation_id)
+
+    for on, queue in ((channel, own), (channel, "amq.rabbitmq.reply-to"), (other, elsewhere)):
+        on.basic_consume(queue, heard, auto_ack=True)
+    calls = []
+    for number in range(8):
+        reply_to = own if number < 3 or number == 6 else elsewhere if number == 7 else "amq.rabbitmq.reply-to"
+        to = "rpc-nobody" if number == 6 else "rpc"
+        name = f"call-{number}"
+        channel.basic_publish("", to, b"work", pika.BasicProperties(reply_to=reply_to, correlation_id=name))
+        end = time.monotonic() + 0.5
+        while name not in answers and time.monotonic() < end:
+            (listener if number == 7 else connection).process_data_events(0.01)
+        calls.append({"correlation_id": name, "reply_to": reply_to, "answered": name in answers})
+    listener.close()
+    connection.close()
+    return calls

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqpscope.pipelines import jobs
 from amqpscope.pipelines.model.walk import conform
 from tests.dissector.runs import FOLDER, dissect, rows
 from tests.pipelines.analyzed import related, statistics
@@ -87,3 +88,11 @@ def test_a_delay_explains_a_wait_of_which_it_is_half(
         )  # fmt: skip
     others = [UNIT * (b - a) for a, b, frame in waits if b - a >= 10 and frame not in hit]
     assert all(row["others_ns"] == max(others, default=None) for row in found.values())
+
+
+def test_delays_on_spark_are_the_same(spark: Any) -> None:
+    tables = dissect(FOLDER / "stream_errors.pcap")
+    here = jobs.tcp_delays(tables["connections"], tables["tcp_events"])
+    there = jobs.tcp_delays(*(spark.createDataFrame(tables[name]) for name in ("connections", "tcp_events")))
+    assert sorted(there.toArrow().to_pylist(), key=str) == sorted(here.to_pylist(), key=str)
+    assert len(here) == 17

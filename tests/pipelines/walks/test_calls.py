@@ -1,0 +1,187 @@
+"""Calls: requests over reply_to and their answers, also on other connections."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import amqpscope
+from amqpscope.pipelines import jobs
+from amqpscope.pipelines.across import calls as module
+from amqpscope.pipelines.across.calls import CALLS, ENDS, PARTS, WHEN, CallParts, Calls
+from amqpscope.pipelines.model.walk import Collected
+from amqpscope.pipelines.run.engine import in_order
+from tests import reference
+from tests.dissector.runs import dissect
+from tests.pipelines.scenario import TICK, Connection, arrow
+from tests.pipelines.walks.properties import over
+from tests.reference import calls as plain
+from tests.reference.amqp import messages
+
+RECORDING = Path(__file__).parents[2] / "captures" / "rpc_calls.pcap"
+DIRECT = "amq.rabbitmq.reply-to"
+
+
+def ask(c: Connection, name: str, to: str = "mine", **columns: Any) -> int:
+    return c.publish(None, exchange="", routing_key="work", correlation_id=name, reply_to=to, **columns)
+
+
+def answer(c: Connection, name: str, to: str = "mine", **columns: Any) -> int:
+    return c.deliver(1, exchange="", routing_key=to, correlation_id=name, **columns)
+
+
+def called(connections: list[Connection], size: int = 100) -> list[dict[str, Any]]:
+    tables = arrow(connections)
+    found: list[dict[str, Any]] = jobs.calls(tables["messages"], tables["connections"], tables["anomalies"]).to_pylist()
+    return sorted(found, key=lambda row: (row["request_ts_ns"], row["request_connection_id"]))
+
+
+def test_an_answer_comes_to_the_queue_that_the_request_names() -> None:
+    c = Connection()
+    at = ask(c, "1")
+    answer(c, "1", "another")
+    answer(c, "2")
+    c.deliver(1, exchange="e", routing_key="mine", correlation_id="1")
+    end = answer(c, "1")
+    answer(c, "1")  # again: the call is over
+    (row,) = called([c])
+    assert (row["request_frame_no"], row["answer_frame_no"], row["evidence"]) == (at, end, "proven")
+    assert row["latency_ns"] == (end - at) * TICK and row["ended_by"] is None
+
+
+def test_it_may_come_on_another_connection() -> None:
+    caller, other = Connection(), Connection()
+    ask(caller, "1")
+    other.frame(True, method="basic.consume")
+    answer(other, "1")
+    (row,) = called([caller, other])
+    assert (row["request_connection_id"], row["answer_connection_id"]) == (caller.id, other.id)
+
+
+def test_direct_replies_come_on_the_same_one() -> None:
+    one, two = Connection(), Connection()
+    for c in (one, two):
+        ask(c, "1", DIRECT)
+    answer(two, "1", DIRECT + ".g1h2AA.b")
+    rows = {row["request_connection_id"]: row for row in called([one, two])}
+    assert rows[one.id]["ended_by"] == "capture-end" and rows[one.id]["evidence"] is None
+    assert (rows[two.id]["answer_connection_id"], rows[two.id]["evidence"]) == (two.id, "proven")
+
+
+def test_an_id_used_again_pairs_in_order_and_is_only_possible() -> None:
+    c = Connection()
+    first, second = ask(c, "1"), ask(c, "1")
+    ends = [answer(c, "1"), answer(c, "1")]
+    assert [(row["request_frame_no"], row["answer_frame_no"], row["evidence"]) for row in called([c])] == [
+        (first, ends[0], "possible"), (second, ends[1], "possible"),
+    ]  # fmt: skip
+
+
+def test_messages_without_queue_or_id_are_no_calls() -> None:
+    c = Connection()
+    ask(c, "")
+    ask(c, "1", "")
+    c.publish(None, exchange="e", correlation_id="1")
+    c.deliver(1, exchange="", routing_key="mine", correlation_id="1", reply_to="mine")
+    assert called([c]) == []
+
+
+def test_what_is_not_answered_says_why() -> None:
+    gap, closed, goes_on = Connection(), Connection(closed_by="client-fin"), Connection()
+    for c in (gap, closed, goes_on):
+        ask(c, f"{c.id}")
+    lost = gap.lose(False)
+    gap.frame(False, method="basic.ack")
+    rows = {row["request_connection_id"]: row for row in called([gap, closed, goes_on])}
+    assert (rows[gap.id]["ended_by"], rows[gap.id]["end_ts_ns"]) == ("gap", lost * TICK)
+    assert rows[closed.id]["ended_by"] == "connection-close"
+    assert rows[goes_on.id]["ended_by"] == "capture-end"
+
+
+def test_of_too_many_the_oldest_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OUTSTANDING", 2)
+    c = Connection()
+    for _ in range(3):
+        ask(c, "1")
+    end = answer(c, "1")
+    assert [(row["ended_by"], row["answer_frame_no"]) for row in called([c])] == [
+        ("evicted", None), (None, end), ("capture-end", None),
+    ]  # fmt: skip
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.booleans(), st.sampled_from("12"), st.sampled_from(["mine", DIRECT])), max_size=30
+)
+
+
+@settings(deadline=None)
+@given(STEPS, st.integers(1, 7), st.integers(1, 7), st.booleans())
+def test_any_calls_in_any_batches(
+    steps: list[tuple[int, bool, str, str]], size: int, sorted_size: int, moved: bool
+) -> None:
+    """Against the plain reading; rows of a key may be in several batches, and keys in several tasks."""
+    connections = [Connection() for _ in range(3)]
+    contents = []
+    for tick, (number, asks, name, to) in enumerate(steps):
+        c = connections[number]
+        row = {"correlation_id": name, "ts_ns": tick, "exchange": ""}
+        row |= {"routing_key": "work", "reply_to": to} if asks else {"routing_key": to, "reply_to": None}
+        frame = (c.publish if asks else c.deliver)(1, **row)
+        contents.append(
+            {"properties": row, **row, "kind": "publish" if asks else "deliver", "connection": c.id, "frame_no": frame}
+        )
+    expected = [
+        (row["request"]["connection"], row["request"]["frame_no"],
+         *((row["answer"][each] if row["answer"] else None) for each in ("connection", "frame_no")),
+         ("proven" if row["alone"] else "possible") if row["answer"] else None)
+        for row in plain.calls(contents)
+    ]  # fmt: skip
+    made = over(CallParts, list(in_order(arrow(connections), [CallParts()])), size, moved)
+    parts = pa.concat_tables([PARTS.empty_table(), *made.parts.get(CALLS, ())])
+    ends = pa.concat_tables([WHEN.empty_table(), *made.parts.get(ENDS, ())])
+    parts = parts.sort_by([(name, "ascending") for name in module.ORDER])
+    found = []
+    for task in range(2):
+        mine = parts.filter(pa.array([key % 2 == task for key in parts["key"].to_pylist()], pa.bool_()))
+        walk, rows = Calls(ends), Collected()
+        for at in range(0, len(mine), sorted_size):
+            rows.add(walk.feed(mine.slice(at, sorted_size)))
+        rows.add(walk.finish())
+        found += rows.table("calls").to_pylist()
+    columns = ("request_connection_id", "request_frame_no", "answer_connection_id", "answer_frame_no", "evidence")
+    assert sorted([tuple(row[name] for name in columns) for row in found], key=str) == sorted(expected, key=str)
+
+
+def test_a_recording_has_the_calls_of_its_client() -> None:
+    golden = json.loads(RECORDING.with_suffix(".golden.json").read_text())["calls"]
+    made = {row["correlation_id"]: row for row in amqpscope.analyze(RECORDING)["calls"].to_pylist()}
+    assert [(name, row["reply_to"], row["answer_packet"] is not None) for name, row in sorted(made.items())] == [
+        (row["correlation_id"], row["reply_to"], row["answered"]) for row in golden
+    ]
+    assert made["call-6"]["ended_by"] == "connection-close"
+    elsewhere = made["call-7"]
+    assert elsewhere["request_connection_id"] != elsewhere["answer_connection_id"]
+    expected = {
+        row["request"]["properties"]["correlation_id"]: row
+        for row in plain.calls(messages(reference.frames(RECORDING)))
+    }
+    for name, row in made.items():
+        for side in ("request", "answer"):
+            other = expected[name][side] or {}
+            assert [row[f"{side}_{each}"] for each in ("frame_no", "packet", "ts_ns")] == [
+                other.get(each) for each in ("frame_no", "packet", "ts_ns")
+            ]
+    answered = [row for row in made.values() if row["answer_packet"]]
+    assert all(row["latency_ns"] >= 2_000_000 and row["evidence"] == "proven" for row in answered), "the server sleeps"
+
+
+def test_calls_on_spark_are_the_same(spark: Any) -> None:
+    tables = dissect(RECORDING)
+    here = jobs.calls(tables["messages"], tables["connections"], tables["anomalies"])
+    there = jobs.calls(*(spark.createDataFrame(tables[name]) for name in ("messages", "connections", "anomalies")))
+    assert sorted(there.toArrow().to_pylist(), key=str) == sorted(here.to_pylist(), key=str)
+    assert len(here) == 8
