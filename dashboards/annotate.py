@@ -80,8 +80,7 @@ def write(tables: Tables, capture: Path, name: str, out: Path) -> Copied:
 
 def summary(tables: Tables) -> str:
     """Return the comment on the whole capture: the first screen, as text."""
-    assert tables.analyzed is not None
-    return f"{MARK}: {first_screen.text(first_screen.collect(tables.analyzed), 100)}"
+    return f"{MARK}: {first_screen.text(first_screen.collect(tables), 100)}"
 
 
 def comments(tables: Tables, name: str) -> Iterator[tuple[int, str]]:

@@ -49,8 +49,11 @@ class Report:
             Error: the input cannot be read, or mixes captures and tables.
             OSError: a folder cannot be read, or the page cannot be written.
         """
-        from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
         from amqpscope.dissector.cli import following  # noqa: PLC0415
+        from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
+
+        settle()  # first: what is loaded makes arrays
+        from amqpscope.dashboards import page  # noqa: PLC0415 - loads pyarrow
 
         page.check(arguments.output)
         if following.is_wanted(arguments):
@@ -101,10 +104,8 @@ def _statistics(arguments: argparse.Namespace) -> Iterator[tuple[Tables, list[Kn
     """
     from amqpscope.dashboards import making  # noqa: PLC0415
     from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-    from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
     from amqpscope.dissector.places import place  # noqa: PLC0415
 
-    settle()
     paths = [place(path) for path in arguments.captures]
     if making.are_tables(paths):
         common.refuse_for_tables(arguments)
@@ -173,6 +174,9 @@ class Plot:
             Error: the input cannot be read; or there is no such picture, or nothing to draw.
             OSError: a folder cannot be read.
         """
+        from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
+
+        settle()
         from amqpscope.dashboards import pictures  # noqa: PLC0415
 
         pictures.check(arguments.picture, arguments.output)
@@ -225,11 +229,12 @@ class Summary:
         import shutil  # noqa: PLC0415
 
         from amqpscope.dashboards import first_screen  # noqa: PLC0415
+        from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
         with analyzed(arguments) as (folder, status):
-            data = first_screen.collect(folder, rules)
+            data = first_screen.collect(Tables(None, folder), rules)
         if arguments.format == "json":
             print(json.dumps(data))
         else:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from amqpscope.dashboards import time_spent
+from amqpscope.dashboards import relations, time_spent
 from amqpscope.dashboards.findings import calm
-from amqpscope.dashboards.relations import written
+from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.formatting import clean, duration
-from amqpscope.dissector.places import Place
 from amqpscope.pipelines.findings import size
-from amqpscope.pipelines.folder import parts
-from amqpscope.pipelines.relations import compute
 from amqpscope.spec.findings import SEVERITIES, Rule, load
 
 Row = dict[str, Any]
@@ -35,26 +33,19 @@ _TIED = "\N{NO-BREAK SPACE}"
 """Between a word and its number, where a line must not break."""
 
 
-def collect(folder: Place, rules: Sequence[Rule] | None = None) -> dict[str, Any]:
+def collect(tables: Tables, rules: Sequence[Rule] | None = None) -> dict[str, Any]:
     """Return what the first screen shows, as `--format json` prints it.
 
     Args:
-        folder: what `analyze` wrote; relations that it lacks are computed.
-        rules: of findings, instead of those that it has; None: those.
+        tables: the statistics; tables that follow from them and that they lack are computed.
+        rules: of findings, besides ours; None: those whose findings are there already.
 
     Raises:
         ReadError: a table cannot be read.
         RuleError: a rule is wrong.
     """
-    lacking = [name for name in TABLES if name in compute.NAMES and (rules or not parts(folder, name))]
-    made = dict(compute.of_folder(folder, lacking, [*load(), *rules] if rules else None)) if lacking else {}
-
-    def rows(name: str, columns: list[str] | None = None) -> list[Row]:
-        if name in made:
-            found: list[Row] = made[name].to_pylist()
-            return found
-        return written(folder, name, columns)
-
+    relations.prepare(tables, TABLES, [*load(), *rules] if rules else None)
+    rows = partial(relations.rows, tables)
     captures, endpoints, findings = rows("captures"), rows("endpoints"), rows("findings")
     everything = [row for row in rows("rates") if row["grouping"] == "all"]
     first = min((row["first_ts_ns"] for row in captures or endpoints if row["first_ts_ns"] is not None), default=None)

@@ -12,6 +12,7 @@ from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.places import Place, readable
 from amqpscope.pipelines.folder import parts
 from amqpscope.pipelines.relations import compute
+from amqpscope.spec.findings import Rule
 
 Row = dict[str, Any]
 SHOWN = (
@@ -45,12 +46,32 @@ def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> lis
     """
     if tables.analyzed is None:
         return []
-    if parts(tables.analyzed, name):
+    if name not in tables.computed and name in compute.NAMES and not parts(tables.analyzed, name):
+        prepare(tables, [*SHOWN, name])
+    if name not in tables.computed:
         return written(tables.analyzed, name, columns)
-    if name not in compute.NAMES:
-        return []
-    if not tables.computed:
-        lacking = [each for each in SHOWN if each in compute.NAMES and not parts(tables.analyzed, each)]
-        tables.computed |= dict(compute.of_folder(tables.analyzed, lacking))
-    made: list[Row] = tables.computed[name].to_pylist() if name in tables.computed else []
-    return made
+    found: list[Row] = tables.computed[name].to_pylist()
+    return found
+
+
+def prepare(tables: Tables, names: Sequence[str], rules: Sequence[Rule] | None = None) -> None:
+    """Compute those tables that follow from statistics and that are lacking, all at once.
+
+    Args:
+        tables: the statistics.
+        names: of the tables; those of other kinds are left alone.
+        rules: of findings: all tables are computed anew; None: ours.
+
+    Raises:
+        ReadError: a table cannot be read.
+        RuleError: a rule is wrong.
+    """
+    if tables.analyzed is None:
+        return
+    lacking = [
+        name
+        for name in dict.fromkeys(names)
+        if name in compute.NAMES and (rules or not (name in tables.computed or parts(tables.analyzed, name)))
+    ]
+    if lacking:
+        tables.computed |= dict(compute.of_folder(tables.analyzed, lacking, rules))

@@ -71,7 +71,10 @@ class Points:
         return there, self._low[there]
 
 
-EMPTY = pa.table(
-    {"at": pa.array([], pa.int64()), "value": pa.array([], pa.int64())}
-    | {name: pa.array([], pa.string() if name.endswith("capture") else pa.int64()) for name in PACKETS}
+EMPTY = pa.Table.from_batches(  # to make an array, pyarrow would import pandas
+    [],
+    pa.schema(
+        [("at", pa.int64()), ("value", pa.int64())]
+        + [(name, pa.string() if name.endswith("capture") else pa.int64()) for name in PACKETS]
+    ),
 )

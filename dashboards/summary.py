@@ -105,11 +105,12 @@ def grids(tables: Tables, metric: str) -> list[Grid]:
             continue
         rows = query(tables, metric, grouping)
         who = connections.endpoints(tables, [r["connection_id"] for r in rows])
+        scale = _scale(rows)
         made.append(
             Grid(
                 f"{percentiles.NAMES.get(metric, metric)}, by {title}".capitalize(),
                 [*_key_heads(grouping), "median, 99 %, slowest", *_HEADS],
-                [[*_key_cells(grouping, r, who), _range(r, rows), *values(r)] for r in rows],
+                [[*_key_cells(grouping, r, who), _range(r, scale), *values(r)] for r in rows],
                 of_all(len(rows), total),
                 folded=True,
                 page=PAGE,
@@ -118,15 +119,22 @@ def grids(tables: Tables, metric: str) -> list[Grid]:
     return made
 
 
-def _range(row: dict[str, Any], rows: list[dict[str, Any]]) -> Cell:
+_RANGE = ("p50_ns", "p99_ns", "max_ns")
+
+
+def _scale(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Return the logarithms of the least and the largest value that bars of rows show."""
+    known = [max(r[c], 1) for r in rows for c in _RANGE if r[c] is not None]
+    return (math.log(min(known)), math.log(max(known))) if known else (0.0, 0.0)
+
+
+def _range(row: dict[str, Any], scale: tuple[float, float]) -> Cell:
     """Return a bar from the median to the slowest, on a logarithmic scale that all rows share."""
-    columns = ("p50_ns", "p99_ns", "max_ns")
-    known = [max(r[c], 1) for r in rows for c in columns if r[c] is not None]
-    if any(row[c] is None for c in columns):
+    if any(row[c] is None for c in _RANGE):
         return Cell(units.NONE, "muted")
-    low, high = math.log(min(known)), math.log(max(known))
-    a, b, c = (round((math.log(max(row[name], 1)) - low) / max(high - low, 1e-9), 4) for name in columns)
-    text = f"{units.duration(row['p50_ns'])}, {units.duration(row['p99_ns'])}, {units.duration(row['max_ns'])}"
+    low, high = scale
+    a, b, c = (round((math.log(max(row[name], 1)) - low) / max(high - low, 1e-9), 4) for name in _RANGE)
+    text = ", ".join(units.duration(row[name]) for name in _RANGE)
     return Cell(text, "range", range=(a, b, c))
 
 

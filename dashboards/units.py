@@ -24,7 +24,7 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 
 def visible(text: str, longest: int = LONGEST_TEXT) -> str:
     """Return the text with invisible characters spelled out by their number, and cut to a length."""
-    if len(text) <= longest and text.isascii() and text.isprintable():
+    if len(text) <= longest and text.isprintable():
         return text
     shown = [f"\\u{{{ord(c):x}}}" if unicodedata.category(c) in _HIDDEN else c for c in text[: longest + 1]]
     if sum(map(len, shown)) <= longest:

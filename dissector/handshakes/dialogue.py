@@ -7,10 +7,11 @@ from amqpscope.spec.handshakes import Machine
 
 
 class Run(NamedTuple):
-    """The state that the machine reached, and the indexes of the events that it took."""
+    """The state that the machine reached, the indexes of the events that it took, and those before which some lack."""
 
     state: str
     taken: list[int]
+    leaps: list[int]
 
 
 def run(machine: Machine, events: Sequence[tuple[str, str]], leap: bool) -> Run:
@@ -21,13 +22,15 @@ def run(machine: Machine, events: Sequence[tuple[str, str]], leap: bool) -> Run:
     """
     state = machine.start
     taken: list[int] = []
+    leaps: list[int] = []
     waiting = list(range(len(events)))
     while True:
         found = _next(machine, state, events, waiting)
         if found is None and leap:
             found = _leap(machine, state, events, waiting)
+            leaps += [found[0]] if found else []
         if found is None:
-            return Run(state, taken)
+            return Run(state, taken, leaps)
         index, state = found
         taken.append(index)
         waiting.remove(index)

@@ -166,7 +166,7 @@ def case_of(inputs: Inputs, handshakes: Handshakes, protocol: Protocol) -> Case:
     arguments = dict(inputs.arguments)
     closing = _closing(arguments, protocol)
     refused = machine.reached("client", closing["refused_method"]) if inputs.lost else None
-    ran = Run(refused or ran.state, ran.taken)
+    ran = ran._replace(state=refused or ran.state)
     state = machine.states[ran.state]
     ends = _ends(inputs.closer, steps)
     is_silent = inputs.begun and inputs.has_packets[1] and not inputs.has_sent[1]

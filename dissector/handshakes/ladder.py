@@ -108,10 +108,11 @@ def _lines(step: Step) -> Iterator[str]:
 
 def _times(row: dict[str, Any]) -> Iterator[str]:
     if row["handshake_ns"] is not None:
-        client, server = (duration(row[f"handshake_{side}_ns"]) for side in ("client", "server"))
         rtt = f"; round trip {duration(row['rtt_ns'])}" if row["rtt_ns"] is not None else ""
         whole = duration(row["handshake_ns"])
-        yield from paragraph(f"Handshake: {whole}, of which the client took {client}, the server {server}{rtt}.")
+        parts = [row[f"handshake_{side}_ns"] for side in ("client", "server")]
+        took = "" if None in parts else ", of which the client took {}, the server {}".format(*map(duration, parts))
+        yield from paragraph(f"Handshake: {whole}{took}{rtt}.")
     if row["lost_bytes"]:
         yield f"  Missing from the capture: {counted(row['lost_bytes'], 'byte')} of this connection."
     if row["retransmitted_bytes"]:

@@ -383,8 +383,11 @@ def _read(text: str | None) -> Any:
 
 
 def slow_side(row: Row) -> str | None:
-    """Return the side that took most of a slow handshake: `client` or `server`; None where it was not slow."""
-    if (row["handshake_ns"] or 0) < SLOW_NS:
+    """Return the side that took most of a slow handshake: `client` or `server`.
+
+    None where it was not slow, or steps are missing.
+    """
+    if (row["handshake_ns"] or 0) < SLOW_NS or row["handshake_client_ns"] is None:
         return None
     side = max(("client", "server"), key=lambda side: row[f"handshake_{side}_ns"])
     return side if row[f"handshake_{side}_ns"] > MOST_OF_IT * row["handshake_ns"] else None

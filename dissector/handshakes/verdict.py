@@ -52,7 +52,9 @@ class Verdict:
         steps: JSON with a placeholder for each number of a step: time, time since the step before if any, packet.
         proof: JSON with a placeholder for the packet of each step of `evidence`.
         evidence: indexes of the steps that prove the verdict.
-        waits: indexes of the steps of the handshake, and whether it was the client's turn; None without its beginning.
+        waits: indexes of the steps of the handshake, and whether it was the client's turn; None without its beginning,
+            or its last step.
+        is_whole: whether no step of it is missing: else it is unknown whose turn it was.
         waiting: whether it was the client's turn (or the server's) when the capture ended; None: neither's.
         pairs: per step of the handshake: index of the step before, its index, its side and name.
         notes: the notes before and after those on slow steps.
@@ -65,6 +67,7 @@ class Verdict:
     proof: str
     evidence: list[int]
     waits: list[tuple[int, bool]] | None
+    is_whole: bool
     waiting: bool | None
     pairs: list[tuple[int, int, str, str]]
     notes: tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -111,7 +114,7 @@ class Verdict:
             else:
                 server += until_ns - last
             last = until_ns
-        return client, server, last - first
+        return (client, server, last - first) if self.is_whole else (None, None, last - first)
 
     def _notes(
         self, record: ConnectionRecord, steps: list[Step], times: Sequence[int], captures: Sequence[str]
@@ -206,6 +209,7 @@ class Judge:
             f"[{','.join(_place(case.steps[n], captures, main) for n in evidence)}]",
             evidence,
             waits,
+            not case.run.leaps,
             waiting,
             list(_pairs(case)),
             notes,
@@ -300,7 +304,7 @@ def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
     The time of a handshake that TLS hides is the time of its TLS handshake.
     """
     facts = case.known
-    if not facts["begun"]:
+    if not facts["begun"] or any(case.steps[n].event == "first use" for n in case.run.leaps):
         return None, None
     taken = set(case.run.taken)
     up = facts["stage"] in UP_STAGES or facts["state"] == ENCRYPTED
@@ -318,11 +322,12 @@ def _turns(case: Case) -> tuple[list[tuple[int, bool]] | None, bool | None]:
 
 
 def _pairs(case: Case) -> Iterator[tuple[int, int, str, str]]:
+    """Yield `pairs` of a verdict: steps between which none is missing."""
     before = None
     for n in sorted(case.run.taken):
         step = case.steps[n]
         if step.event != "first use":
-            if before is not None:
+            if before is not None and n not in case.run.leaps:
                 yield before, n, step.role, step.event
             before = n
 

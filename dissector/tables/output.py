@@ -107,6 +107,7 @@ class Output:
         note: content of the note, besides whether the output is complete.
         then: yields rows of further tables of `schemas`, by name, when those of all others are written; called with
             the folder, in the thread that finishes.
+        group_bytes: size of the rows of a table in memory from which on a row group is written.
 
     Raises:
         OutputError: the folder holds other files, or cannot be created.
@@ -120,9 +121,11 @@ class Output:
         compression: str = CODEC,
         note: Mapping[str, object] | None = None,
         then: Then | None = None,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
         self.folder = place(folder)
         self._then = then
+        self._group_bytes = group_bytes
         self.note = dict(note or {})
         self.rows = dict.fromkeys(schemas, 0)
         # If a run is killed in between, the next one recognises the folder, and nobody takes it for complete.
@@ -153,7 +156,7 @@ class Output:
             table.rows += batch.num_rows
             # `nbytes` takes ten times as long; columns of nulls share memory, which counts for no batch
             table.size += sum(c.get_total_buffer_size() for c in batch.columns if c.null_count < len(c))
-            if table.rows >= GROUP_ROWS or table.size >= GROUP_BYTES:
+            if table.rows >= GROUP_ROWS or table.size >= self._group_bytes:
                 self._submit(table)
 
     def _submit(self, table: "_Table") -> None:

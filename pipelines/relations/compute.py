@@ -25,6 +25,10 @@ from amqpscope.spec.findings import Rule
 if TYPE_CHECKING:
     import duckdb
 
+BY_CONNECTION = ("time_spent", "occupancy")
+"""Relations of which no row needs rows of several connections, and which sort all moments."""
+SHARE = 1 << 20
+"""Rows of statistics from which the rows of such a relation are computed at a time."""
 AT_A_TIME = 1 << 17
 """Rows of a relation that are in memory besides the database."""
 SECOND = 1_000_000_000
@@ -150,11 +154,12 @@ def _computed(
             if name in asked:
                 yield name, rows
     for name in run:
-        text = texts()[name]
+        shares = _in_shares(connection, name)
         if name in read:
-            connection.execute(f"create table {name} as {text}")
-            text = f"from {name}"
-        if name in asked:
+            for number, text in enumerate(shares):
+                connection.execute(f"insert into {name} {text}" if number else f"create table {name} as {text}")
+            shares = [f"from {name}"]
+        for text in shares if name in asked else ():
             reader = connection.sql(text).to_arrow_reader(AT_A_TIME)
             yield name, declared(name, reader.schema.empty_table())
             for batch in reader:
@@ -162,6 +167,22 @@ def _computed(
     if asked & {*FINDINGS}:
         empty = () if rules else database.empty(connection)  # what users write is run, so that it is checked
         yield from evaluate(partial(database.rows, connection), rules, empty).items()
+
+
+def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
+    """Return the text of a relation; of BY_CONNECTION several, each for a share of the connections.
+
+    What windows over moments need lies in memory: it is bounded by the size of a share, as far as connections are many.
+    """
+    text = texts()[name]
+    read = [each for each in tables_of(text) if name in BY_CONNECTION and each in SOURCES]
+    if not read:
+        return [text]
+    total = sum(len(connection.table(each)) for each in read)
+    count, (head, rest) = 1 + total // SHARE, text.split("with ", 1)
+    of = "{} as not materialized (select * from main.{} where connection_id % {} = {})"
+    shares = [", ".join(of.format(each, each, count, number) for each in read) for number in range(count)]
+    return [f"{head}with {share}, {rest}" for share in shares] if count > 1 else [text]
 
 
 def declared(name: str, rows: pa.Table) -> pa.Table:

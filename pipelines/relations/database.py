@@ -16,7 +16,7 @@ from amqpscope.dissector.places import Place
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "500MB"
+MEMORY = "256MB"
 """Memory beyond which DuckDB writes to temporary files."""
 THREADS = 2
 SAFE = (

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.places import Place
-from amqpscope.dissector.tables.output import WAITING_WORK, Output, Then
+from amqpscope.dissector.tables.output import Output, Then
 from amqpscope.dissector.tables.workers import WorkerPool
 from amqpscope.pipelines.across.keys import DELIVERIES
 from amqpscope.pipelines.folder import least, read_note, read_parts, reads
@@ -38,6 +38,10 @@ FIRST = ("connections", *LISTED.values(), "anomalies")
 """Tables that are read before frames and messages."""
 AHEAD = 8
 """Chunks that are read while connections are walked over."""
+WAITING = 2
+"""Batches of rows that are made while the dissector goes on; each holds all that it was made of."""
+GROUP_BYTES = 4 << 20
+"""Size of the rows of a table of statistics from which on a row group is written: there are many such tables."""
 
 
 def then() -> tuple[str, ...]:
@@ -149,7 +153,13 @@ def written(
         relations: names of those to write besides; who reads the folder computes the others.
         then: makes these, when the statistics are written; None: this process.
     """
-    return Output(str(folder), schemas(relations), note=note, then=then or partial(in_parts, wanted=relations))
+    return Output(
+        str(folder),
+        schemas(relations),
+        note=note,
+        then=then or partial(in_parts, wanted=relations),
+        group_bytes=GROUP_BYTES,
+    )
 
 
 def analyze_captures(
@@ -231,7 +241,7 @@ def walk_captures(
         for step in reading.steps():
             for work in step:
                 making.append(workers.do(work))
-                go_on(WAITING_WORK)
+                go_on(WAITING)
             if engine.runner.is_full:  # the dissector is between two batches: it can say what it knows of connections
                 go_on(0)
                 engine.step()

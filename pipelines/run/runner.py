@@ -31,7 +31,7 @@ from amqpscope.pipelines.run.preparing import TIMED, in_range, spans, timed, wit
 from amqpscope.pipelines.run.sorting import Sorted, encoded
 from amqpscope.pipelines.statistics import KEYED, Chain, chains, needs_of
 
-LEAST = 32 << 20
+LEAST = 8 << 20
 """Bytes of rows in memory that are worth a step."""
 ROOM = 192 << 20
 """Bytes of rows in memory beyond which they go to files."""
@@ -209,6 +209,7 @@ class Runner:
         if self.under_way is not None and (everything or self.store.held > self.least >> 1):
             yield from self._go_on(everything)
         self._full = max(self.least, self.store.held * 3 // 2)
+        pa.default_memory_pool().release_unused()  # one thread allocates rows, and another frees them
 
     def _go_on(self, everything: bool) -> Iterator[Rows]:
         """Walk over connections that go on: over all, or those with many rows."""

@@ -1,5 +1,6 @@
 """Captures that are odd, though little or nothing is lost: what is said of their connections stays true."""
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_bytes_under_way_when_the_capture_began_are_not_missing() -> None:
     for begin in range(4, len(tape.packets)):
         row = connection(tape.packets[begin:])
         assert row["lost_bytes"] == 0, begin
+
+
+@pytest.mark.parametrize(
+    ("lost", "is_whole"), [([], True), ([5], True), ([6, 7], True), ([5, 6, 7, 8], False), ([8], False)]
+)
+def test_how_long_a_handshake_took_is_known_where_its_last_step_is_there(lost: list[int], is_whole: bool) -> None:
+    """Packets 3 to 8 are its own: who took how long is known where none of them is missing."""
+    packets = Tape().play([*handshake(), *opening(1)]).end().packets
+    packets = [replace(packet, ts_ns=T0 + n * 10 * SECOND) for n, packet in enumerate(packets)]
+    whole = connection(packets)
+    row = connection([packet for n, packet in enumerate(packets) if n not in lost])
+    assert (row["handshake_outcome"], row["handshake_stage"]) == ("ok", "ready")
+    assert row["handshake_ns"] == (whole["handshake_ns"] if is_whole else None)
+    assert (row["handshake_client_ns"] is None) == (row["handshake_server_ns"] is None) == bool(lost)
+    slow, all_slow = (
+        {note["detail"] for note in json.loads(each["handshake_notes"] or "[]") if note["code"] == "slow-step"}
+        for each in (row, whole)
+    )
+    assert slow <= all_slow
 
 
 def begun_at(second: float, side: int) -> list[Row]:

@@ -14,6 +14,7 @@ from pamqp import commands
 
 import amqpscope
 from amqpscope.dashboards import first_screen
+from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.findings import filled, needed_by
 from amqpscope.pipelines.relations import compute
@@ -194,7 +195,7 @@ def test_a_wrong_rule_is_one_line(
 
 def test_the_first_screen_fits_a_terminal(tmp_path: Path) -> None:
     amqpscope.analyze(CAPTURES / "demo.pcap", tmp_path / "stats")
-    data = first_screen.collect(tmp_path / "stats")
+    data = first_screen.collect(Tables(None, tmp_path / "stats"))
     for width in (60, 80, 120):
         text = first_screen.text(data, width)
         assert max(len(line) for line in text.splitlines() if not line.startswith("more:")) <= width

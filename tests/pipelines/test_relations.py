@@ -265,6 +265,13 @@ def test_rows_in_another_order_make_the_same_relations(stem: str) -> None:
         assert in_any_order(rows) == in_any_order(statistics(stem)[name]), name
 
 
+@pytest.mark.parametrize("stem", ["demo", "lossy_link"])
+def test_relations_of_shares_of_the_connections_are_the_same(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "SHARE", 20)
+    for name, rows in compute.compute(sources(stem), compute.BY_CONNECTION):
+        assert in_any_order(rows) == in_any_order(statistics(stem)[name]), name
+
+
 def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: Path) -> None:
     folder = tmp_path / "statistics [1] of o'clock"
     amqpscope.analyze(CAPTURES / "demo.pcap", folder)

@@ -311,6 +311,13 @@ class Beginnings:
         first, end = (bisect_left(frames, place, key=BEGIN) for place in (extent.begin, extent.begin + extent.size))
         return sorted(frames[first:end], key=self.visible.damaged)
 
+    def is_header(self, row: Row) -> bool:
+        """Whether a row is the protocol header that its packet holds, of a connection that spoke nothing known."""
+        number = self._damaged[row["first_packet"] - 1].interface - 1
+        segment = self._sent.capture.segments[number]
+        data = self._sent.capture.packets[number].data
+        return is_protocol_header(row) and segment is not None and data.startswith(b"AMQP", segment.payload)
+
     def unplaced(self, row: Row) -> list[Row]:
         """The other ones."""
         return self._unplaced[self._damaged[row["first_packet"] - 1].interface]
@@ -351,7 +358,7 @@ def compare(sent: Sent, damaged: list[Packet], tables: dict[str, pa.Table]) -> S
     whole: set[int] = set()
     for row, frame in frames_found(sent, beginnings, tables):
         if frame is None:
-            if not any(map(visible.damaged, beginnings.placed(row))):
+            if not any(map(visible.damaged, beginnings.placed(row))) and not beginnings.is_header(row):
                 score.made_up.append(row)
             continue
         if row["is_partial"]:
