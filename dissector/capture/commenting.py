@@ -2,8 +2,8 @@
 
 Source: draft-ietf-opsawg-pcapng, sections 3.5 (options: `opt_comment`, which may be repeated), 4.1 to 4.4. Of a pcapng,
 blocks, options and comments that are there are kept; a section of known length gets an unknown one, since comments make
-it longer. A pcap becomes a section with an interface for each of its file headers, with times as fine as it had. Where a
-capture of the other format was appended, a section begins.
+it longer. A pcap becomes a section with an interface for each of its file headers, with times as fine as it had. Where
+a capture of the other format was appended, a section begins.
 """
 
 from __future__ import annotations

@@ -195,7 +195,8 @@ def test_concatenated_files_have_an_interface_each(tmp_path: Path) -> None:
 def shown(path: Path, *fields: str) -> list[list[str]]:
     """What Wireshark shows of each packet."""
     named = [word for field in fields for word in ("-e", field)]
-    done = subprocess.run(["tshark", "-r", str(path), "-T", "fields", *named], capture_output=True, text=True, check=True)
+    command = ["tshark", "-r", str(path), "-T", "fields", *named]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 
