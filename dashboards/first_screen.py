@@ -160,8 +160,9 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     network = data["network"]
     if data["connections"] and not any(row["party"] == "network" for row in worse) and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
+        trips = f"round trips {least} to {most}" if least != most else f"round trip {least}"
         again = size(network["retransmitted_bytes"])
-        said = f"- network: no sign (round trips {least} to {most}, {again} sent again)"
+        said = f"- network: no sign ({trips}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
 

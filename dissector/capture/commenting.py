@@ -2,7 +2,8 @@
 
 Source: draft-ietf-opsawg-pcapng, sections 3.5 (options: `opt_comment`, which may be repeated), 4.1 to 4.4. Of a pcapng,
 blocks, options and comments that are there are kept; a section of known length gets an unknown one, since comments make
-it longer. A pcap becomes a section with an interface for each of its file headers, with times as fine as it had.
+it longer. A pcap becomes a section with an interface for each of its file headers, with times as fine as it had. Where
+a capture of the other format was appended, a section begins.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import BinaryIO
 
 from amqpscope.dissector.capture.file import TORN
 from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
-from amqpscope.dissector.capture.pcap import FORMATS, HEADER, byte_order, is_header, is_pcap
+from amqpscope.dissector.capture.pcap import FORMATS, HEADER, ORDERS, SECTION_BYTES, byte_order, is_header, is_pcap
 from amqpscope.dissector.capture.pcapng import MAX_BLOCK, SECTION_MAGIC
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 
@@ -68,16 +69,18 @@ def copy(path: Readable, name: str, out: BinaryIO, comments: Comments, summary: 
     try:
         reader = _Reader(source)
         head = reader.peek(HEADER)
-        if is_pcap(head):
-            copier: _Pcap | _Pcapng = _Pcap(reader, out, comments, name)
-        elif head.startswith(SECTION_MAGIC):
-            copier = _Pcapng(reader, out, comments)
-        else:
+        if not is_pcap(head) and not head.startswith(SECTION_MAGIC):
             what = f"not a pcap or pcapng file ({describe(head)})" if head else "the file is empty"
             raise CaptureError(f"{name}: {what}")
-        copier.run(summary)
-        copier.copied.problem = copier.copied.problem or source.damage or ""
-        return copier.copied
+        if is_pcap(head) and len(head) < HEADER:
+            raise CaptureError(f"{name}: truncated inside the file header; capture it again")
+        noted = _Noted(comments, summary)
+        copiers = {True: _Pcap(reader, out, noted), False: _Pcapng(reader, out, noted)}
+        pcap = is_pcap(head)
+        while copiers[pcap].run():
+            pcap = not pcap
+        noted.copied.problem = noted.copied.problem or source.damage or ""
+        return noted.copied
     finally:
         source.close()
 
@@ -128,16 +131,21 @@ class _Reader:
         return found
 
 
-class _Copier:
-    """What both formats share: the comments that come next."""
+class _Noted:
+    """What was copied, and the comments that come next."""
 
-    def __init__(self, reader: _Reader, out: BinaryIO, comments: Comments) -> None:
-        self.reader, self.out = reader, out
+    def __init__(self, comments: Comments, summary: str) -> None:
         self.copied = Copied()
+        self._summary = summary
         self._comments: Iterator[tuple[int, str]] = iter(comments)
         self._next = next(self._comments, None)
 
-    def _of(self, number: int) -> list[tuple[int, bytes]]:
+    def of_section(self) -> list[tuple[int, bytes]]:
+        """Return the comment on the next section, as an option: the first one has the summary."""
+        summary, self._summary = self._summary, ""
+        return [(OPT_COMMENT, _encoded(summary))] if summary else []
+
+    def of_packet(self, number: int) -> list[tuple[int, bytes]]:
         """Return the comments on a packet, as options; what is on earlier ones is passed over."""
         found = []
         while self._next is not None and self._next[0] <= number:
@@ -146,53 +154,71 @@ class _Copier:
             self._next = next(self._comments, None)
         return found
 
-    def _torn(self, what: str = "") -> None:
+
+class _Copier:
+    """What both formats share."""
+
+    def __init__(self, reader: _Reader, out: BinaryIO, noted: _Noted) -> None:
+        self.reader, self.out, self.noted, self.copied = reader, out, noted, noted.copied
+
+    def run(self) -> bool:
+        """Copy up to the end, or to where a capture of the other format begins; return whether one does."""
+        raise NotImplementedError
+
+    def _torn(self, what: str = "") -> bool:
         number = self.copied.packets + 1
         self.copied.problem = what or f"{TORN.format(number)}, which was not copied"
+        return False
+
+
+def _is_header(head: bytes) -> bool:
+    """Return whether the file header of a pcap begins here."""
+    return head[:4] in _MAGICS and len(head) >= HEADER and is_header(memoryview(head), 0)
+
+
+def _is_section(head: bytes, order: str) -> bool:
+    """Return whether a section header of a pcapng begins here, where a record would; a record would be too long."""
+    return head.startswith(SECTION_MAGIC) and struct.unpack_from(f"{order}I", head, 8)[0] in ORDERS
 
 
 class _Pcapng(_Copier):
     """Blocks as they are, but for sections and packets with comments."""
 
-    def run(self, summary: str) -> None:
-        order, is_first = "<", True
-        while head := self.reader.peek(12):
+    def run(self) -> bool:
+        order = "<"
+        while head := self.reader.peek(HEADER):
+            if _is_header(head):
+                return True
             if len(head) < 12:
-                self._torn()
-                return
+                return self._torn()
             if head.startswith(SECTION_MAGIC):
                 if head[8:12] not in (b"\x4d\x3c\x2b\x1a", b"\x1a\x2b\x3c\x4d"):
-                    self._torn("a section header has no byte order; nothing after it was copied")
-                    return
+                    return self._torn("a section header has no byte order; nothing after it was copied")
                 order = "<" if head[8:12] == b"\x4d\x3c\x2b\x1a" else ">"
             kind, total = struct.unpack(f"{order}II", head[:8])
             if total < 12 or total % 4 or total > MAX_BLOCK:
-                self._torn(f"a block cannot have {total} bytes; nothing after it was copied")
-                return
+                return self._torn(f"a block cannot have {total} bytes; nothing after it was copied")
             whole = self.reader.take(total)
             if len(whole) < total:
-                self._torn()
-                return
+                return self._torn()
             if struct.unpack(f"{order}I", whole[-4:])[0] != total:
-                self._torn("the two lengths of a block differ; nothing after it was copied")
-                return
+                return self._torn("the two lengths of a block differ; nothing after it was copied")
             if kind == SECTION:
-                whole = self._section(whole, order, summary if is_first else "")
-                is_first = False
+                whole = self._section(whole, order)
             elif kind in (PACKET, OBSOLETE, SIMPLE):
                 whole = self._packet(kind, whole, order)
             self.out.write(whole)
+        return False
 
-    def _section(self, whole: bytes, order: str, summary: str) -> bytes:
+    def _section(self, whole: bytes, order: str) -> bytes:
         if len(whole) < 28:
             return whole
         body = whole[8:16] + UNKNOWN_LENGTH + whole[24:-4]
-        added = [(OPT_COMMENT, _encoded(summary))] if summary else []
-        return block(SECTION, _with_options(body, 16, added, order), order)
+        return block(SECTION, _with_options(body, 16, self.noted.of_section(), order), order)
 
     def _packet(self, kind: int, whole: bytes, order: str) -> bytes:
         self.copied.packets += 1
-        added = self._of(self.copied.packets)
+        added = self.noted.of_packet(self.copied.packets)
         if not added:
             return whole
         if kind == SIMPLE or len(whole) < 32:
@@ -223,39 +249,33 @@ def _with_options(body: bytes, at: int, added: list[tuple[int, bytes]], order: s
 class _Pcap(_Copier):
     """Records as packet blocks of a section with an interface for each file header."""
 
-    def __init__(self, reader: _Reader, out: BinaryIO, comments: Comments, name: str) -> None:
-        super().__init__(reader, out, comments)
-        self.name = name
-        self.interface = -1
-
-    def run(self, summary: str) -> None:
-        if len(self.reader.peek(HEADER)) < HEADER:
-            raise CaptureError(f"{self.name}: truncated inside the file header; capture it again")
-        given = options((OPT_COMMENT, _encoded(summary)), (OPT_APPLICATION, b"amqpscope"), (OPT_END, b""))
+    def run(self) -> bool:
+        given = options(*self.noted.of_section(), (OPT_APPLICATION, b"amqpscope"), (OPT_END, b""))
         self.out.write(block(SECTION, b"\x4d\x3c\x2b\x1a\x01\x00\x00\x00" + UNKNOWN_LENGTH + given))
+        self.interface = -1
         self._header(self.reader.take(HEADER))
-        while head := self.reader.peek(HEADER):
-            if head[:4] in _MAGICS and len(head) == HEADER and is_header(memoryview(head), 0):
+        while head := self.reader.peek(SECTION_BYTES):
+            if _is_header(head):
                 self._header(self.reader.take(HEADER))
                 continue
+            if len(head) == SECTION_BYTES and _is_section(head, self.order):
+                return True
             if len(head) < self.prefix:
-                self._torn()
-                return
+                return self._torn()
             seconds, fraction, caplen, length = struct.unpack_from(f"{self.order}IIII", head)
             if caplen > MAX_RECORD:
-                self._torn(f"a record cannot have {caplen} bytes; nothing after it was copied")
-                return
+                return self._torn(f"a record cannot have {caplen} bytes; nothing after it was copied")
             record = self.reader.take(self.prefix + caplen)
             if len(record) < self.prefix + caplen:
-                self._torn()
-                return
+                return self._torn()
             self.copied.packets += 1
-            added = self._of(self.copied.packets)
+            added = self.noted.of_packet(self.copied.packets)
             self.copied.comments += len(added)
             ticks = seconds * self.per_second + fraction
             body = struct.pack("<IIIII", self.interface, ticks >> 32, ticks & 0xFFFFFFFF, caplen, length)
             body += record[self.prefix :] + bytes(-caplen % 4)
             self.out.write(block(PACKET, body + (options(*added, (OPT_END, b"")) if added else b"")))
+        return False
 
     def _header(self, header: bytes) -> None:
         """Write the interface of the records after a file header."""

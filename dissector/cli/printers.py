@@ -2,15 +2,17 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector.cli.deliveries import TABLE, Unsettled
-from amqpscope.dissector.formatting import clean, counted, exact, instant, moment, plain
+from amqpscope.dissector.formatting import clean, counted, exact, instant, moment, plain, zone_name
 from amqpscope.spec.layout import paint
 from amqpscope.spec.model import Protocol
 
@@ -24,6 +26,10 @@ LEADING = frozenset({
 })  # fmt: skip
 LONGEST = 240
 """Most characters shown of a text value."""
+INDENT = " " * 8
+"""Before arguments that go on in a line of their own."""
+MOST_LABELS = 100_000
+"""Connections whose labels are remembered; those of others are said again."""
 MOST_MS = 1 << 46
 """Times in milliseconds below this can be written as dates."""
 
@@ -114,7 +120,11 @@ class Csv(Printer):
 
 
 class Text(Printer):
-    """Packet, time, sender and receiver, channel, method and arguments, for people."""
+    """Packet, time of the day, side and port of the client, channel, method and arguments, for people.
+
+    Lines that begin with # say which day it is, and which addresses a connection has; on a terminal, arguments go on in
+    lines of their own where they do not fit.
+    """
 
     notes: Mapping[tuple[int, int], str] = {}
     """What acks of the batch settle, by connection and frame."""
@@ -122,6 +132,10 @@ class Text(Printer):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.unsettled = Unsettled()
+        self.width = get_terminal_size().columns if self.out.isatty() else 0
+        self._day = ""
+        self._labels: dict[int, str] = {}
+        self._used: Counter[str] = Counter()
 
     def look(self, table: str, batch: pa.RecordBatch) -> None:
         """Remember deliveries, for what acks settle."""
@@ -134,19 +148,45 @@ class Text(Printer):
             self.out.write(self._line(row, view) + "\n")
 
     def _line(self, row: dict[str, Any], view: "View") -> str:
-        sender, receiver = self.peers.of(row)
-        time = instant(row["ts_ns"], self.zone)
+        day, time = instant(row["ts_ns"], self.zone).split("T")
+        if day != self._day:
+            self._day = day
+            self._remark(f"{day}, {zone_name(row['ts_ns'], self.zone)}")
+        label = self._label(row["connection_id"])
         what = kind(row)
-        fields = " ".join(self._field(what, k, v, view) for k, v in view.ordered(row) if k not in view.left_out)
-        if row.get("is_partial"):
-            fields += paint(f" [{counted(row['missing'], 'byte')} missing]", "warning")
-        if note := self.notes.get((row["connection_id"], row["frame_no"])):
-            fields += paint(f" [{note}]", "aside")
-        channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
+        fields = [self._field(what, k, v, view) for k, v in view.ordered(row) if k not in view.left_out]
         if not fields and what in SIZED:
-            what, fields = SIZED[what], counted(row["size"], "byte")
-        begin = paint(f"{row['packet']:>7} {time}", "aside")
-        return f"{begin} {sender} > {receiver} {channel:>5} {paint(what, 'name')} {fields}".rstrip()
+            what, fields = SIZED[what], [counted(row["size"], "byte")]
+        channel = ".".join(str(row[name]) for name in ("channel", "channel_epoch") if name in row) or "-"
+        begin = f"{row['packet']:>7} {time[:15]}"
+        middle = f" {'client' if row['from_client'] else 'server'} {label:>5} {channel:>5} "
+        asides = []
+        if row.get("is_partial"):
+            asides.append((f"[{counted(row['missing'], 'byte')} missing]", "warning"))
+        if note := self.notes.get((row["connection_id"], row["frame_no"])):
+            asides.append((f"[{note}]", "aside"))
+        text, at = f"{paint(begin, 'aside')}{middle}{paint(what, 'name')}", len(begin) + len(middle) + len(what)
+        for field, look in [*((field, "") for field in fields), *asides]:
+            at += 1 + len(field)
+            is_next = 0 < self.width < at
+            at = len(INDENT) + len(field) if is_next else at
+            text += ("\n" + INDENT if is_next else " ") + (paint(field, look) if look else field)
+        return text
+
+    def _label(self, identity: int) -> str:
+        """Return what stands for a connection: the client's port, with a number where another one had it before."""
+        if identity not in self._labels:
+            client, server = self.peers.ends(identity)
+            port = client.rpartition(":")[2]
+            if len(self._labels) > MOST_LABELS:
+                self._labels.clear()
+            self._used[port] += 1
+            self._labels[identity] = f"{port}/{self._used[port]}" if self._used[port] > 1 else port
+            self._remark(f"{self._labels[identity]} is client {client} of server {server}")
+        return self._labels[identity]
+
+    def _remark(self, text: str) -> None:
+        self.out.write(paint(f"# {text}", "aside") + "\n")
 
     def _field(self, what: str, column: str, value: object, view: "View") -> str:
         """Return a column of a method and its value; a number that has a name is followed by it."""

@@ -51,13 +51,20 @@ def has_room(flows: Flows, slot: int) -> int:
 
 
 @kernel
+def sending_of(flows: Flows, row: int) -> int:
+    """Return the row in `Sending` of a direction; -1 where its connection has sent no bytes."""
+    pair = flows.conn[row >> 1, Conn.SENDING]
+    return 2 * pair + (row & 1) if pair >= 0 else -1
+
+
+@kernel
 def add(
     flows: Flows, out: Results, slot: int, side: int, kind: int, at: At, of: At, size: int, late_ns: int, ttl: int
 ) -> None:  # fmt: skip
     """Append an event of a connection with an identity, if it is to have a row."""
     if flows.facts[slot, Facts.ID] == 0 or has_room(flows, slot) == 0:
         return
-    events, sending = out.events, flows.direction[2 * slot + side, Direction.SENDING]
+    events, sending = out.events, sending_of(flows, 2 * slot + side)
     n = out.counts[Count.EVENTS]
     events[Event.SLOT, n] = slot
     events[Event.SIDE, n] = side
@@ -67,7 +74,7 @@ def add(
     events[Event.BYTES, n] = size
     events[Event.LATE_NS, n] = late_ns
     events[Event.TTL, n] = ttl
-    events[Event.USUAL_TTL, n] = flows.sending[sending, Sending.TTL] if ttl >= 0 and sending >= 0 else -1
+    events[Event.USUAL_TTL, n] = flows.sending[sending, Sending.TTL] - 1 if ttl >= 0 and sending >= 0 else -1
     out.counts[Count.EVENTS] = n + 1
 
 
@@ -88,7 +95,7 @@ def reordered_ns(flows: Flows, slot: int) -> int:
 @kernel
 def observe_beyond(flows: Flows, row: int, pos: int, ts: int) -> None:
     """Note a segment without bytes whose position shows that bytes before it have not come yet."""
-    mine = flows.direction[row, Direction.SENDING]
+    mine = sending_of(flows, row)
     if mine >= 0 and pos > flows.direction[row, Direction.TOP] and flows.sending[mine, Sending.BEYOND_TS] == 0:
         flows.sending[mine, Sending.BEYOND_TS] = ts
 
@@ -101,7 +108,7 @@ def observe_bytes(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot:
     top = direction[row, Direction.TOP]
     end = pos + batch.length[i]
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    mine, theirs = direction[row, Direction.SENDING], direction[row ^ 1, Direction.SENDING]
+    mine, theirs = sending_of(flows, row), sending_of(flows, row ^ 1)
     if pos < top - 1:  # else it is a keep-alive, or follows one
         send_again(batch, i, flows, out, slot, side, pos)
     elif mine >= 0 and sending[mine, Sending.BEYOND_TS] > 0 and pos < direction[row, Direction.SHOWN]:
@@ -114,8 +121,8 @@ def observe_bytes(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot:
     if theirs >= 0:
         sending[theirs, Sending.HELD_PACKET] = 0
     if mine < 0:
-        mine = take_row(flows.free_sending)
-        direction[row, Direction.SENDING] = mine
+        flows.conn[slot, Conn.SENDING] = take_row(flows.free_sending)
+        mine = sending_of(flows, row)
     elif sending[mine, Sending.HELD_PACKET] > 0:
         held = (
             sending[mine, Sending.HELD_PACKET], sending[mine, Sending.HELD_TS], sending[mine, Sending.HELD_CAPTURE],
@@ -125,7 +132,7 @@ def observe_bytes(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot:
         sending[mine, Sending.HELD_PACKET] = 0
     if end >= direction[row, Direction.SHOWN]:
         sending[mine, Sending.BEYOND_TS] = 0
-    sending[mine, Sending.TTL] = batch.ttl[i]
+    sending[mine, Sending.TTL] = 1 + batch.ttl[i]
     if sending[mine, Sending.COUNT] < limits.SENT_PER_STREAM and flows.free_sent[0] > 0:
         last = take_row(flows.free_sent)
         append_row(flows.sent, last, Sent.NEXT, sending, mine, Sending.HEAD, Sending.TAIL)
@@ -145,7 +152,7 @@ def send_again(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: in
     end = pos + batch.length[i]
     size = min(end, direction[row, Direction.TOP]) - pos
     of, late_ns = NOWHERE, -1
-    mine = direction[row, Direction.SENDING]
+    mine = sending_of(flows, row)
     k = flows.sending[mine, Sending.HEAD] if mine >= 0 else -1
     while k >= 0:
         if sent[k, Sent.BEGIN] < end and pos < sent[k, Sent.END]:
@@ -173,7 +180,7 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
     direction, sending, sent = flows.direction, flows.sending, flows.sent
     other = 2 * slot + 1 - side
     before = direction[other, Direction.ACKED]
-    mine = direction[other, Direction.SENDING]
+    mine = sending_of(flows, other)
     if mine < 0 or acked <= before:
         return
     last = -1
@@ -221,23 +228,21 @@ def handshake_took(flows: Flows, slot: int, side: int) -> int:
 def observe_reset(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int) -> None:
     """Note a reset; where the connection has no identity yet, it is noted at its end."""
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-    if flows.facts[slot, Facts.ID] == 0 and flows.direction[2 * slot + side, Direction.END] == 0:
-        flows.conn[slot, Conn.RESETS] |= (1 + batch.ttl[i]) << 16 * side
     add(flows, out, slot, side, RESET, at, NOWHERE, batch.length[i], -1, batch.ttl[i])
 
 
 @kernel
 def observe_late_resets(flows: Flows, out: Results, slot: int) -> None:
-    """Note the resets of a connection that had no identity when they came."""
+    """Note the resets of a connection that had no identity when they came, so no event either."""
+    is_first = flows.conn[slot, Conn.EVENTS] == 0
     for side in range(2):
         row = 2 * slot + side
-        ttl = (flows.conn[slot, Conn.RESETS] // (1 << 16 * side) & 0xFFFF) - 1
-        if flows.direction[row, Direction.END] == RST and ttl >= 0:
+        if is_first and flows.direction[row, Direction.END] == RST:
             at = (
                 flows.direction[row, Direction.END_PACKET], flows.direction[row, Direction.END_TS],
                 flows.direction[row, Direction.END_CAPTURE],
             )  # fmt: skip
-            add(flows, out, slot, side, RESET, at, NOWHERE, 0, -1, ttl)
+            add(flows, out, slot, side, RESET, at, NOWHERE, 0, -1, -1)
 
 
 @kernel
@@ -269,16 +274,17 @@ def observe_fin(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
 @kernel
 def forget(flows: Flows, slot: int) -> None:
     """Forget what a connection sent."""
-    for row in range(2 * slot, 2 * slot + 2):
-        mine = flows.direction[row, Direction.SENDING]
-        if mine >= 0:
-            k = flows.sending[mine, Sending.HEAD]
-            while k >= 0:
-                give_row(flows.free_sent, k)
-                k = flows.sent[k, Sent.NEXT]
-            empty(flows, mine)
-            give_row(flows.free_sending, mine)
-            flows.direction[row, Direction.SENDING] = -1
+    pair = flows.conn[slot, Conn.SENDING]
+    if pair < 0:
+        return
+    for mine in range(2 * pair, 2 * pair + 2):
+        k = flows.sending[mine, Sending.HEAD]
+        while k >= 0:
+            give_row(flows.free_sent, k)
+            k = flows.sent[k, Sent.NEXT]
+        empty(flows, mine)
+    give_row(flows.free_sending, pair)
+    flows.conn[slot, Conn.SENDING] = -1
 
 
 @kernel

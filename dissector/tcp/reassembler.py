@@ -78,7 +78,7 @@ class Reassembler:
             segments=Segment.make(segments),
             free_segments=free_rows(segments),
             sending=Sending.make(256),
-            free_sending=free_rows(256),
+            free_sending=free_rows(128),
             sent=Sent.make(1 << 12),
             free_sent=free_rows(1 << 12),
             younger=np.zeros(256, np.int64),
@@ -206,11 +206,11 @@ class Reassembler:
             self.evicted.append((capture, packet, ts, text))
 
     def _reserve_sending(self, count: int) -> None:
-        flows, size = self.flows, len(self.flows.sending)
+        flows, size = self.flows, len(self.flows.sending) // 2
         if flows.free_sending[0] < count:
             size = max(4 * size, size + count)
             self.flows = flows._replace(
-                sending=Sending.grown(flows.sending, size), free_sending=free_rows(size, flows.free_sending)
+                sending=Sending.grown(flows.sending, 2 * size), free_sending=free_rows(size, flows.free_sending)
             )
 
     def _reserve_sent(self, count: int) -> None:

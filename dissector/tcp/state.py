@@ -114,7 +114,7 @@ class Conn(Matrix):
     HEARD = column("bits 0, 1: side 0, 1 sent new bytes since then; BOTH also where one did and the other acknowledged")
     OUTLIVED_NS = column("the longest of these times after which both sides went on")
     EVENTS = column("rows of it in tcp_events, and those left out")
-    RESETS = column("resets before it had an identity: 1 + time to live, for side 1 times 65536; 0: none")
+    SENDING = column("its pair of rows in Sending; -1: no bytes yet", empty=-1)
 
 
 class Direction(Matrix):
@@ -176,7 +176,6 @@ class Direction(Matrix):
     RUN_CAPTURE = column("capture of that")
     REPEATS = column("rows of it in Repeat")
     RECENT = column("packets so far, at the connection's own capture point")
-    SENDING = column("its row in Sending; -1: no bytes yet", empty=-1)
 
 
 class Repeat(Matrix):
@@ -199,7 +198,7 @@ class Sending(Matrix):
     HELD_TS = column("time of that")
     HELD_CAPTURE = column("capture of that")
     HELD_NS = column("how late it was")
-    TTL = column("time to live of the last segment with bytes")
+    TTL = column("1 + time to live of the last segment with bytes; 0: none")
     BEYOND_TS = column("time of the first segment without bytes after bytes that have not come yet; 0: none")
 
 
@@ -355,8 +354,8 @@ class Flows(NamedTuple):
         lists: (2, List).
         segments: (segments, Segment), buffered.
         free_segments: rows of these, as in `Pool`.
-        sending: (directions, Sending).
-        free_sending: rows of these, as in `Pool`.
+        sending: (2 * connections, Sending).
+        free_sending: pairs of these, as in `Pool`.
         sent: (segments, Sent).
         free_sent: rows of these, as in `Pool`.
         younger: identities, in a hash table; 0: free.

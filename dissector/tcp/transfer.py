@@ -46,12 +46,12 @@ def take_out(tcp: Reassembler, slots: Ints, data: Bytes) -> bytes:
     give_rows(flows.free_segments, places)
     flows.control[Control.WAITING] -= queues[:, Queue.BYTES].sum()
     flows.control[Control.LIVE] -= len(slots)
-    sending = flows.direction[rows, Direction.SENDING]
-    sending = sending[sending >= 0]
-    own = flows.sending[sending]
+    pairs = flows.conn[slots, Conn.SENDING]
+    pairs = pairs[pairs >= 0]
+    own = flows.sending[both(pairs)]
     sent, counts = chained(flows.sent, own[:, Sending.HEAD], Sent.NEXT)
-    Sending.clear(flows.sending, sending)
-    give_rows(flows.free_sending, sending)
+    Sending.clear(flows.sending, both(pairs))
+    give_rows(flows.free_sending, pairs)
     give_rows(flows.free_sent, sent)
     facts, conn = flows.facts[slots], flows.conn[slots]
     tcp.free(slots)
@@ -73,7 +73,7 @@ def put_back(tcp: Reassembler, data: bytes, captures: Ints, buffer: Buffer) -> I
     facts, conn, direction = Facts.read(facts), Conn.read(conn, captures), Direction.read(direction, captures)
     queues, segments = Queue.read(queues), Segment.read(segments, captures)
     sending, sent = Sending.read(sending, captures), Sent.read(sent, captures)
-    tcp.reserve(len(facts), len(segments), len(sending), len(sent))
+    tcp.reserve(len(facts), len(segments), len(sending) // 2, len(sent))
     flows = tcp.flows
     put_bytes(_ranges(segments), retained, buffer, tcp.compiled)
     ends = put_chains(flows.segments, flows.free_segments, segments, lengths, Segment.NEXT)
@@ -81,10 +81,9 @@ def put_back(tcp: Reassembler, data: bytes, captures: Ints, buffer: Buffer) -> I
     _, sending[:, Sending.HEAD], sending[:, Sending.TAIL] = put_chains(
         flows.sent, flows.free_sent, sent, counts, Sent.NEXT
     )
-    direction[direction[:, Direction.SENDING] >= 0, Direction.SENDING] = places = take_rows(
-        flows.free_sending, len(sending)
-    )
-    flows.sending[places] = sending
+    pairs = take_rows(flows.free_sending, len(sending) // 2)
+    conn[conn[:, Conn.SENDING] >= 0, Conn.SENDING] = pairs
+    flows.sending[both(pairs)] = sending
     slots = take_rows(flows.free, len(facts))
     rows = both(slots)
     flows.facts[slots], flows.conn[slots], flows.direction[rows] = facts, conn, direction

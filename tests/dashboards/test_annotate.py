@@ -22,6 +22,9 @@ from amqpscope.dissector.capture import commenting
 from amqpscope.dissector.capture.input import CaptureError
 from amqpscope.dissector.cli.program import main
 from tests.dashboards.synthetic import rows
+from tests.dissector import wire
+from tests.dissector.builders import pcapng
+from tests.dissector.wire import Tape
 from tests.oracles import needs
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -187,6 +190,38 @@ def test_concatenated_files_have_an_interface_each(tmp_path: Path) -> None:
     assert kinds.count(commenting.INTERFACE) == 2 and found.problem == ""
     with (CAPTURES / "any_sll.pcap").open("rb") as one, DEMO.open("rb") as other:
         assert found.packets == sum(1 for file in (one, other) for _ in dpkt.pcap.Reader(file))
+
+
+def shown(path: Path, *fields: str) -> list[list[str]]:
+    """What Wireshark shows of each packet."""
+    named = [word for field in fields for word in ("-e", field)]
+    command = ["tshark", "-r", str(path), "-T", "fields", *named]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+NANO, SMALL = CAPTURES / "nanoseconds.pcap", CAPTURES / "heartbeats.pcap"
+
+
+@needs("tshark")
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("parts", [(NANO, None), (None, NANO), (NANO, None, SMALL, None)],
+                         ids=["pcap first", "pcapng first", "four"])  # fmt: skip
+def test_concatenated_files_of_both_formats(parts: tuple[Path | None, ...], order: str, tmp_path: Path) -> None:
+    """Packets and times are those of the files one by one; comments count packets from the first file on."""
+    one, many, out = tmp_path / "one.pcapng", tmp_path / "many", tmp_path / "out.pcapng"
+    one.write_bytes(pcapng(Tape().play(wire.session()).end().packets, order=order))
+    files = [part or one for part in parts]
+    many.write_bytes(b"".join(file.read_bytes() for file in files))
+    fields = ("frame.time_epoch", "frame.cap_len", "ip.id", "tcp.seq_raw", "tcp.checksum")
+    expected = [row for file in files for row in shown(file, *fields)]
+    comments = [(n, f"amqpscope {n}") for n in range(1, len(expected) + 1, 3)]
+    data, found = copied(many, comments, "the summary")
+    assert (found.packets, found.comments, found.problem) == (len(expected), len(comments), "")
+    out.write_bytes(data)
+    assert shown(out, *fields) == expected
+    noted = [(int(number), text) for number, text in shown(out, "frame.number", "frame.comment") if text]
+    assert noted == comments and data.count(b"the summary") == 1
 
 
 @settings(max_examples=60)

@@ -214,7 +214,10 @@ def test_all_formats_have_the_same_values(shown: Any) -> None:
     """Truth, times, ids and addresses are the same text; JSON alone has numbers where they are exact."""
     as_json = objects(shown("frames", DEMO, "--format", "json", "--tz", "Europe/Berlin"))
     as_csv = list(csv.DictReader(io.StringIO(shown("frames", DEMO, "--format", "csv", "--tz", "Europe/Berlin"))))
-    as_text = shown("frames", DEMO, "--tz", "Europe/Berlin").splitlines()
+    lines = shown("frames", DEMO, "--tz", "Europe/Berlin").splitlines()
+    (day,) = [line for line in lines if line == "# 2026-11-21, CET"]
+    ports = dict(re.findall(r"# (\S+) is client (\S+) of server \S+", "\n".join(lines)))
+    as_text = [line for line in lines if not line.startswith("#")]
     assert len(as_json) == len(as_csv) == len(as_text)
     for one, other, line in zip(as_json, as_csv, as_text, strict=True):
         assert {name: value for name, value in other.items() if value} == {
@@ -222,10 +225,35 @@ def test_all_formats_have_the_same_values(shown: Any) -> None:
             for name, value in one.items()
             if value != ""
         }
-        assert line.split()[:5] == [str(one["packet"]), one["ts"], one["sender"], ">", one["receiver"]]
+        packet, time, side, port = line.split()[:4]
+        assert (packet, f"{day[2:12]}T{time}") == (str(one["packet"]), one["ts"][:26])
+        assert ports[port] == (one["sender"] if side == "client" else one["receiver"])
         for name in ("durable", "no_wait", "multiple"):
             if name in one:
                 assert f" {name}={json.dumps(one[name])}" in line
+
+
+@pytest.mark.parametrize("stem", ["demo", "stream_chunks", "qpid_messaging", "rpc_calls", "gets"])
+def test_frames_fit_a_terminal_with_their_method_beside_their_time(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Terminal()
+    for name, value in {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["frames", str(FOLDER / f"{stem}.pcap")]) == 0
+    lines = out.getvalue().splitlines()
+    begins = [line for line in lines if not line.startswith(("#", " " * 8))]
+    begin = re.compile(r" *\d+ \d\d:\d\d:\d\d\.\d{6} (client|server)( +\S+){2} [a-z?][a-z0-9.?-]+")
+    assert len(begins) > 10
+    assert all((found := begin.match(line)) and found.end() <= 80 for line in begins)
+    long = [line for line in lines if len(line) > 80]
+    assert all(line.startswith(" " * 8) and len(re.findall(r" \w+=", line)) == 1 for line in long), (
+        "one argument is longer"
+    )
+
+
+def test_a_port_that_another_client_had_before_has_a_number(shown: Any) -> None:
+    labels = re.findall(r"# (\S+) is client", shown("frames", FOLDER / "port_reused.pcap"))
+    assert any(label.endswith("/2") for label in labels)
 
 
 def test_numbers_that_readers_of_json_round_are_text() -> None:
@@ -320,6 +348,8 @@ def test_colours_are_for_terminals_that_want_them(command: list[str], monkeypatc
         monkeypatch.setenv("NO_COLOR", quiet)
         assert main(command) == 0
         found.append(out.getvalue())
+    if command[0] == "frames":  # on a terminal, arguments go on in the next line
+        found = [text.replace("\n" + " " * 8, " ") for text in found]
     coloured, *plain = found
     assert "\x1b[" in coloured and plain[0] == plain[1] == re.sub(r"\x1b\[[\d;]*m", "", coloured)
 
