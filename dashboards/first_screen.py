@@ -120,14 +120,17 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     head = f"{name}  {_day(first)} to {_clock(last)} UTC, {duration(last - first)}, {data['packets']:,} packets, {lost}"
     span = max((last - first) / NANO, 1e-9)
     up, total = data["came_up"], data["connections"]
-    came = "all came up" if up == total else f"{up} came up"
+    unread = not up and bool(data["not_readable"])
+    came = "what they do is not known" if unread else "all came up" if up == total else f"{up} came up"
     clients = len(data["clients"])
     counted = f"{clients:,} client{'s' * (clients != 1)}, {total:,} connection{'s' * (total != 1)}, {came}"
     brokers = "; ".join(map(clean, data["brokers"][:3])) + (
         f" and {len(data['brokers']) - 3} more" * (len(data["brokers"]) > 3)
     )
-    rates = f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s"
-    line = f"{brokers or 'no broker'}; {counted}; {rates}" if total else "no connection of a known protocol"
+    parts = [brokers or "no broker", counted]
+    if not unread:
+        parts.append(f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s")
+    line = "; ".join(parts) if total else "no connection of a known protocol"
     return "\n".join([*textwrap.wrap(head, width), *textwrap.wrap(line, width)])
 
 

@@ -92,8 +92,10 @@ def headline(rows: Sequence[Row], rules: Sequence[Row]) -> str:
 def _sentence(row: Row, before: str = "") -> str:
     text = row["text"].partition(";")[0]
     subject = "the broker " if row["party"] == "broker" else ""
-    whole = f"{before}{subject}{text}"
-    return f"{whole[:1].upper()}{whole[1:].rstrip('.')}."
+    whole = f"{before}{subject}{text}".rstrip(".")
+    # a client's name is written as it is
+    named = bool(row["client"]) and whole.startswith(row["client"])
+    return f"{whole}." if named else f"{whole[:1].upper()}{whole[1:]}."
 
 
 def numbers(tables: Tables, rows: Sequence[Row]) -> list[Reading]:
@@ -126,7 +128,7 @@ def numbers(tables: Tables, rows: Sequence[Row]) -> list[Reading]:
             found.append(Reading(name, units.count(value), "bad"))
     lost = sum(row["lost_bytes"] or 0 for row in ends)
     if ends:
-        found.append(Reading("lost", units.size(lost) if lost else "nothing", "bad" if lost else ""))
+        found.append(Reading("missing in the capture", units.size(lost) if lost else "nothing", "bad" if lost else ""))
     return found
 
 

@@ -15,6 +15,10 @@ got as (
         count(*) filter (where outcome = 'ack' or outcome = 'nack' or outcome = 'reject') as settlements
     from settlements group by connection_id
 ),
+read as (
+    select connection_id, cast(sum(records) as bigint) as records
+    from stream_deliveries where chunk_type = 0 group by connection_id
+),
 stopped as (
     select connection_id, cast(sum(duration_ns) as bigint) as blocked_ns
     from flow_control where cause = 'connection-blocked' group by connection_id
@@ -34,7 +38,7 @@ select n.client, n.server, min(n.product) as product, min(n.version) as version,
     cast(coalesce(sum(c.nacks), 0) as bigint) as nacks,
     cast(coalesce(sum(c.returns), 0) as bigint) as returns,
     cast(coalesce(sum(c.unanswered), 0) as bigint) as unanswered,
-    cast(coalesce(sum(g.deliveries), 0) as bigint) as deliveries,
+    cast(coalesce(sum(g.deliveries), 0) + coalesce(sum(r.records), 0) as bigint) as deliveries,
     cast(coalesce(sum(g.settlements), 0) as bigint) as settlements,
     cast(coalesce(sum(g.gets), 0) as bigint) as gets,
     cast(coalesce(sum(b.blocked_ns), 0) as bigint) as blocked_ns,
@@ -43,6 +47,7 @@ from endpoints n
 left join sent s on n.connection_id = s.connection_id
 left join answered c on n.connection_id = c.connection_id
 left join got g on n.connection_id = g.connection_id
+left join read r on n.connection_id = r.connection_id
 left join stopped b on n.connection_id = b.connection_id
 left join places a on n.client = a.client and n.server = a.server
 group by n.client, n.server

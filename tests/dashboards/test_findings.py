@@ -47,7 +47,7 @@ def test_the_page_says_what_the_first_screen_says(demo: Tables) -> None:
 def test_numbers_that_are_zero_have_no_box(demo: Tables) -> None:
     shown = {reading.name: reading.value for reading in first(demo).numbers}
     assert shown["refused"] == "56" and shown["returned"] == "7" and shown["rejected"] == "18"
-    assert shown["lost"] == "nothing" and "delivered again" not in shown
+    assert shown["missing in the capture"] == "nothing" and "delivered again" not in shown
     assert shown["published"] == "84 per s" and shown["confirm, median / 99 %"].startswith("3.48 ms")
 
 
@@ -76,3 +76,9 @@ def test_many_findings_are_cut_and_counted(demo: Tables, monkeypatch: pytest.Mon
     monkeypatch.setattr(findings, "MOST", 3)
     made = first(demo)
     assert len(listed(made)) == 3 and made.left_out.startswith("7 more: ")
+
+
+def test_a_headline_writes_a_name_as_it_is() -> None:
+    row = {"severity": "error", "party": "network", "client": "till", "text": "till: nothing gets through"}
+    assert overview.headline([row], []) == "till: nothing gets through."
+    assert overview.headline([row | {"client": "x", "text": "all is late"}], []) == "All is late."

@@ -208,6 +208,16 @@ def test_what_cannot_be_read_is_said_first(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert out.index("NOT READABLE") < 250 and "--keylog" in out
     assert "None of" not in out
+    head = out[: out.index("NOT READABLE")]
+    assert "not known" in head and "deliveries/s" not in head and "came up" not in head
+
+
+def test_records_of_streams_are_deliveries() -> None:
+    tables = walked(CAPTURES.parent / "tickets" / "stream_little_credit.pcap")
+    chunks = sum(row["records"] for row in tables["stream_deliveries"].to_pylist())
+    assert chunks == 125  # five chunks of 25: frames 118 to 151 as the capture shows them
+    assert sum(row["deliveries"] for row in related(tables, "rates") if row["grouping"] == "all") == 125
+    assert {row["client"]: row["deliveries"] for row in related(tables, "clients")}["chart"] == 125
 
 
 def test_a_healthy_capture_is_said_to_be_judged_by_rules(capsys: pytest.CaptureFixture[str]) -> None:
