@@ -12,7 +12,7 @@ from amqpscope.dashboards import relations, time_spent
 from amqpscope.dashboards.findings import calm
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.formatting import clean, duration
-from amqpscope.pipelines.findings import size
+from amqpscope.pipelines.findings import MADE_UP, size
 from amqpscope.spec.findings import SEVERITIES, Rule, load
 
 Row = dict[str, Any]
@@ -21,8 +21,6 @@ WIDTH = 80
 WIDEST = 120
 MOST_COLUMNS = 72
 """Below this width the table of queues has no columns for refusals."""
-_MADE_UP = "ctag"
-"""In tags that brokers and client libraries make up: amq.ctag-..., ctag1.9f3..."""
 MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS, MOST_TIMES = 12, 8, 6, 4
 """Lines of each list; what is left out is counted."""
 TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "time_spent")
@@ -162,8 +160,9 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     network = data["network"]
     if data["connections"] and not any(row["party"] == "network" for row in worse) and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
+        trips = f"round trips {least} to {most}" if least != most else f"round trip {least}"
         again = size(network["retransmitted_bytes"])
-        said = f"- network: no sign (round trips {least} to {most}, {again} sent again)"
+        said = f"- network: no sign ({trips}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
 
@@ -203,7 +202,7 @@ def _readers(row: Row) -> str:
     if row["consumers"] == 1:
         limit = "?" if row["prefetch"] is None else "none" if row["prefetch"] == 0 else str(row["prefetch"])
         tag = row["consumer_tag"]
-        name = row["client"] if _MADE_UP in tag and row["client"] else tag  # a tag that a program made up says nothing
+        name = row["client"] if MADE_UP in tag and row["client"] else tag  # a tag that a program made up says nothing
         return f"{clean(name)} ({limit})"
     if row["consumers"]:
         return f"{row['consumers']} consumers"

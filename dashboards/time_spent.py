@@ -11,7 +11,7 @@ from amqpscope.pipelines.findings import size
 Row = Mapping[str, Any]
 OWNERS = {
     "unknown_ns": "cannot be told (bytes, a direction or keys are missing)",
-    "network_ns": "on the way",
+    "network_ns": "on the way or held by TCP",
     "broker_ns": "the client waits for the broker",
     "client_ns": "the broker waits for the client",
     "idle_ns": "nobody waits",

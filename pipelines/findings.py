@@ -175,9 +175,15 @@ def shown(value: Any, how: str | None) -> str:
         return f"{100 * float(value):.0f} %"
     if how == "bytes":
         return size(int(value))
+    if how == "consumer":
+        return "a consumer" if MADE_UP in value else f"consumer {str(value)[:_LONGEST]}"
     if how == "per_second":
         return f"{float(value):.{0 if value >= 10 else 1}f}/s"
     return str(value)[:_LONGEST]
+
+
+MADE_UP = "ctag"
+"""In tags of consumers that brokers and client libraries make up, and that say nothing: amq.ctag-..., ctag1.9f3..."""
 
 
 def remedy(verdict: str, row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ SEVERITIES = ("error", "warning", "note")
 PARTIES = ("broker", "client", "network", "capture")
 PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
 """A value in a text: its name, and how it is shown."""
-SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "remedy")
+SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "remedy")
 
 
 class RuleError(Error, ValueError):

@@ -176,6 +176,7 @@ class Engine:
         for found in self.runner.finish():
             self.take([found])
             advance("walking", self.runner.walked, total)
+        pa.default_memory_pool().release_unused()  # walks over keys sort with memory of their own
         for over in self.over_keys:
             if over.of == KEYED:
                 if self._young:

@@ -446,7 +446,7 @@ def later(wire: Wire, seconds: int) -> Wire:
 
 @pytest.mark.parametrize("protocol", ["amqp-0-9-1", "amqp-0-10"])
 def test_a_side_that_a_capture_lost_is_not_stalled(protocol: str, tmp_path: Path) -> None:
-    """Machines acknowledge, or send again: where neither is there, the capture lacks the rest, perhaps a redirection."""
+    """Machines acknowledge, or send again: without either the capture lacks packets, perhaps a redirection."""
 
     def outcome(wire: Wire, seconds: int) -> tuple[str, str]:
         row = next(row for row in later(wire, seconds).verdicts(tmp_path) if row["client_port"] == 40000)

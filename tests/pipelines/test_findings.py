@@ -425,3 +425,9 @@ def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
     """Nothing was lost; or a probe after 4 ms, which explains nothing."""
     for packets in (confirmed(None, 1.2), confirmed(0.004, 1.2)):
         assert "net-retrans" not in codes(analyzed(packets, tmp_path))
+
+
+def test_a_fin_of_the_broker_is_no_fault_of_the_network() -> None:
+    rows = [row for row in found("stream_errors") if row["code"] == "cnx-aborted"]
+    assert {row["party"] for row in rows} == {"broker"}
+    assert all("the server ended the connection without closing it (server-gone)" in row["text"] for row in rows)

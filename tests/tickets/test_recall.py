@@ -36,5 +36,6 @@ def test_what_is_wrong_lowers_its_count() -> None:
 
 def test_a_rule_with_few_tickets_is_unproven() -> None:
     shown = page(judged(right()))
-    assert "| `con-slow` | 1 of 1 | 2 of 2 | 47 of 47 | unproven |" in shown
+    others = len(right()) - 3  # the ticket and its two twins
+    assert f"| `con-slow` | 1 of 1 | 2 of 2 | {others} of {others} | unproven |" in shown
     assert re.search(r"`cap-gaps` \| - \| - \| (\d+) of \1 \| no ticket", shown)

@@ -63,3 +63,10 @@ def test_a_missing_packet_makes_nothing_up(name: str, tmp_path: Path) -> None:
         (tmp_path / "less.pcap").write_bytes(without(path, (2 * nth + 1) * count // (2 * SAMPLE)))
         less = {row["code"] for row in findings(walked(tmp_path / "less.pcap"))}
         assert {code for code in less - whole if not code.startswith("cap-")} == set()
+
+
+def test_a_connection_that_nobody_closed_is_a_note() -> None:
+    notes = {name: [(r["code"], r["text"]) for r in found(FOLDER / f"{name}.pcap") if r["code"] == "cnx-aborted"]
+             for name in ("killed_client", "ended_client")}  # fmt: skip
+    text = "cron ended 1 connection without connection.close"
+    assert notes == {"killed_client": [("cnx-aborted", text)], "ended_client": []}
