@@ -54,6 +54,7 @@ def collect(tables: Tables, rules: Sequence[Rule] | None = None) -> dict[str, An
         "captures": [row["capture"] for row in captures],
         "first_ts_ns": first,
         "last_ts_ns": last,
+        "goes_on": tables.goes_on(),
         "packets": sum(row["packets"] or 0 for row in captures),
         "lost_bytes": sum(row["lost_bytes"] or 0 for row in endpoints),
         "brokers": _brokers(endpoints),
@@ -121,7 +122,8 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     span = max((last - first) / NANO, 1e-9)
     up, total = data["came_up"], data["connections"]
     unread = not up and bool(data["not_readable"])
-    came = "what they do is not known" if unread else "all came up" if up == total else f"{up} came up"
+    came = {1: "which", 2: "both"}.get(total, "all") + " came up" if up == total else f"{up} came up"
+    came = "what they do is not known" if unread else came
     clients = len(data["clients"])
     counted = f"{clients:,} client{'s' * (clients != 1)}, {total:,} connection{'s' * (total != 1)}, {came}"
     brokers = "; ".join(map(clean, data["brokers"][:3])) + (
@@ -131,7 +133,12 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     if not unread:
         parts.append(f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s")
     line = "; ".join(parts) if total else "no connection of a known protocol"
-    return "\n".join([*textwrap.wrap(head, width), *textwrap.wrap(line, width)])
+    lines = [head]
+    if total or not data["goes_on"]:
+        lines.append(line)
+    if data["goes_on"]:
+        lines.append("the capture goes on: connections that are open count when they end")
+    return "\n".join(part for text in lines for part in textwrap.wrap(text, width))
 
 
 def _unreadable(data: Mapping[str, Any], width: int) -> str:
@@ -156,7 +163,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
-        said = calm(data["rules"]) if data["connections"] else "Nothing to judge: no connection was decoded."
+        none = " yet: no connection has ended." if data["goes_on"] else ": no connection was decoded."
+        said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{none}"
         lines += textwrap.wrap(said, width)
     for row in notes:
         lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")

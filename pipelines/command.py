@@ -67,12 +67,11 @@ class Analyze:
         common.check_master(arguments)
         if following.is_wanted(arguments):
             return self._follow(arguments)
+        settle()
         named = arguments.captures
         if len(named) == 1 and is_tables(place(named[0])):
             common.refuse_for_tables(arguments)
-            settle(returns_memory=False)
             return self._tables(arguments, place(named[0]))
-        settle()
         return self._captures(arguments)
 
     def _follow(self, arguments: argparse.Namespace) -> int:

@@ -196,10 +196,10 @@ def _where(error: Exception) -> str:
     return "cannot write: " if error.filename is None else f"{os.fsdecode(error.filename)}: "
 
 
-def settle(returns_memory: bool = True) -> None:
+def settle() -> None:
     """Set the process up for much work, where it is the program and not a library user's; see `process.settle`."""
     if is_running:
-        process.settle(returns_memory, without_pandas=True)
+        process.settle(without_pandas=True)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ Facts that rules ask for (None where unknown):
     client_unacknowledged_s, server_unacknowledged_s   seconds before the end for which bytes of a side were not
                        acknowledged; None where all were
     client_unanswered_s, server_unanswered_s   the same, where no packet of the other side came in that time
+    tail_lost_s        seconds at the end of the capture for which no packet came though one was due, see `_tail_lost`
     tls, tls_*         see dissector/handshakes/tls_facts.py
 """
 
@@ -62,7 +63,7 @@ ANSWERS = frozenset({"connection.close-ok", "close-ok"})
 """Steps that answer a close."""
 
 OF_SIDES = ("silence", "beats", "quiet", "quiet_beats", "unacknowledged", "unacknowledged_s", "unanswered_s")
-TIMED = ("quiet_s", "quiet", "last", "dark", *(f"{role}_{name}" for role in ROLES for name in OF_SIDES))
+TIMED = ("quiet_s", "quiet", "last", "dark", "tail_lost_s", *(f"{role}_{name}" for role in ROLES for name in OF_SIDES))
 """Facts that depend on times."""
 
 
@@ -102,6 +103,7 @@ class Times(NamedTuple):
             "quiet_s": quiet / 1e9 if quiet is not None else None,
             "quiet": duration(quiet) if quiet is not None else None,
             "last": self.words.get(last.event, last.event) if last else None,
+            "tail_lost_s": _tail_lost(tcp) if over is None else None,
         }
         dark = 0
         for role, side, other in zip(ROLES, tcp.sides, tcp.sides[::-1], strict=True):
@@ -138,6 +140,21 @@ class Case:
     def facts(self, tcp: Tcp, steps: list[Step]) -> Facts:
         """Return all facts of one of them."""
         return Facts(self.known, lambda: self.times.facts(tcp, steps))
+
+
+def _tail_lost(tcp: Tcp) -> float | None:
+    """Return the seconds up to the end of the capture without a packet, though bytes are not acknowledged.
+
+    The receiver's machine acknowledges them, or the sender's sends them again, after twice the time of the try before
+    (RFC 6298): where neither comes for long, the capture lacks packets. None: all are acknowledged, or the next try may
+    not be due.
+    """
+    since = min((side.unacknowledged_ns for side in tcp.sides if side.unacknowledged_ns), default=None)
+    if since is None:
+        return None
+    last = max(side.last_ns for side in tcp.sides)
+    quiet = tcp.until_ns - last
+    return quiet / 1e9 if quiet > 2 * (last - since) else None
 
 
 def _text(ns: int | None) -> str | None:

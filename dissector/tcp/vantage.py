@@ -166,7 +166,8 @@ def close_elsewhere(flows: Flows, slot: int) -> None:
         return
     for side in range(2):
         row = 2 * slot + side
-        direction[row, Direction.UNACKED_TS] = 0  # what the own point has not seen acknowledged another one may have
+        if direction[2 * slot, Direction.ELSEWHERE] or direction[2 * slot + 1, Direction.ELSEWHERE]:
+            direction[row, Direction.UNACKED_TS] = 0  # what the own point has not seen acknowledged another may have
         if elsewhere[row, Queue.END]:
             direction[row, Direction.END] = elsewhere[row, Queue.END]
             direction[row, Direction.END_TS] = elsewhere[row, Queue.END_TS]

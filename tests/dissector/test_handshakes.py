@@ -272,12 +272,15 @@ class Wire:
         return self.send(CLIENT, 0, flags=SYN).send(SERVER, 1, flags=SYN_ACK).send(CLIENT, 2, flags=ACK)
 
     def verdict(self, tmp_path: Path, compiled: bool = False, **options: Any) -> dict[str, Any]:
+        (row,) = self.verdicts(tmp_path, compiled, **options)
+        return row
+
+    def verdicts(self, tmp_path: Path, compiled: bool = False, **options: Any) -> list[dict[str, Any]]:
         path = tmp_path / "built.pcap"
         path.write_bytes(builders.pcap(self.packets))
         chosen = Options(handshakes=True, **options)
         source = Source(str(path), path.name, path.stat().st_size, str(path))
-        (row,) = rows(Reading([source], chosen, compiled=compiled), chosen)
-        return row
+        return list(rows(Reading([source], chosen, compiled=compiled), chosen))
 
 
 def method(command: Any, channel: int = 0) -> bytes:
@@ -421,6 +424,42 @@ ELSEWHERE = {
 def test_a_built_ending(code: str, tmp_path: Path) -> None:
     row = BUILT_ENDINGS[code].verdict(tmp_path)
     assert (row["handshake_outcome"], row["ending"]) == ("ok", code)
+
+
+def up_to_open(protocol: str, acknowledged: bool) -> Wire:
+    """A handshake of which nothing is left after connection.open, or its acknowledgement."""
+    if protocol == "amqp-0-10":
+        wire = played(w010.opening()[:-1])
+    else:
+        wire = Wire().shaken()
+        for at, (side, data) in enumerate(TURNS, 10):
+            wire.send(side, at, data)
+    return wire.send(SERVER, 60, flags=ACK) if acknowledged else wire
+
+
+def later(wire: Wire, seconds: int) -> Wire:
+    """The capture goes on for this long with another connection."""
+    other = builders.tcp(b"", 40001, 5672, seq=1, flags=SYN)
+    wire.packets.append(builders.Packet(10**18 + seconds * 10**9, builders.ethernet(builders.ipv4(other))))
+    return wire
+
+
+@pytest.mark.parametrize("protocol", ["amqp-0-9-1", "amqp-0-10"])
+def test_a_side_that_a_capture_lost_is_not_stalled(protocol: str, tmp_path: Path) -> None:
+    """Machines acknowledge, or send again: without either the capture lacks packets, perhaps a redirection."""
+
+    def outcome(wire: Wire, seconds: int) -> tuple[str, str]:
+        row = next(row for row in later(wire, seconds).verdicts(tmp_path) if row["client_port"] == 40000)
+        assert (row["handshake_server_ns"] is None) == (row["handshake_outcome"] == "gap")
+        return row["handshake_outcome"], row["handshake_stage"]
+
+    assert outcome(up_to_open(protocol, acknowledged=False), 20) == ("gap", "open")
+    assert outcome(up_to_open(protocol, acknowledged=False), 4) == ("capture-end", "open")
+    assert outcome(up_to_open(protocol, acknowledged=True), 20) == ("stalled", "open")
+    tried = up_to_open(protocol, acknowledged=False).again(1020).again(3020).again(7020)
+    assert outcome(tried, 14) == ("stalled", "open")  # the next one is due after 15 s
+    tried = up_to_open(protocol, acknowledged=False).again(1020).again(3020).again(7020)
+    assert outcome(tried, 40) == ("gap", "open")
 
 
 REFUSAL = method(commands.Connection.Close(530, "NOT_ALLOWED - vhost nowhere not found", 10, 40))

@@ -216,13 +216,13 @@ def test_sums_agree_with_the_tables_that_they_are_of(stem: str) -> None:
     assert sum(whole["published"]["bytes"].to_pylist()) == sum(each or 0 for each in published["body_size"].to_pylist())
     rates = whole["rates"].filter(pc.equal(whole["rates"]["grouping"], "all"))
     assert sum(rates["publishes"].to_pylist()) == len(published)
-    assert sum(rates["deliveries"].to_pylist()) == len(whole["settlements"])
+    chunks = whole["stream_deliveries"].filter(pc.equal(whole["stream_deliveries"]["chunk_type"], 0))
+    delivered = len(whole["settlements"]) + sum(chunks["records"].to_pylist())
+    assert sum(rates["deliveries"].to_pylist()) == delivered
     outcomes = Counter(whole["confirms"]["outcome"].to_pylist())
     assert (sum(rates["confirms"].to_pylist()), sum(rates["nacks"].to_pylist())) == (outcomes["ack"], outcomes["nack"])
     assert sum(whole["clients"]["connections"].to_pylist()) == len(frames["connections"])
-    assert sum(whole["clients"]["deliveries"].to_pylist()) + sum(whole["clients"]["gets"].to_pylist()) == len(
-        whole["settlements"]
-    )
+    assert sum(whole["clients"]["deliveries"].to_pylist()) + sum(whole["clients"]["gets"].to_pylist()) == delivered
 
 
 @pytest.mark.parametrize("stem", ["demo", "orders_pika", "lossy_link"])
