@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,32 +68,18 @@ class Report:
 
 def _followed(arguments: argparse.Namespace) -> int:
     """Write the page anew after each batch of a directory that is followed; in between, browsers load it again."""
-    import copy  # noqa: PLC0415
-    from functools import partial  # noqa: PLC0415
+    from amqpscope.dashboards import followed, page  # noqa: PLC0415
 
-    from amqpscope.dashboards import making, page  # noqa: PLC0415
-    from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
-    from amqpscope.dissector.cli import arguments as common  # noqa: PLC0415
-    from amqpscope.dissector.cli import following as followed  # noqa: PLC0415
-    from amqpscope.dissector.places import place  # noqa: PLC0415
-    from amqpscope.pipelines.across.transits import HOUR_NS  # noqa: PLC0415
-    from amqpscope.pipelines.run import following  # noqa: PLC0415
+    written = 0
 
-    options = common.options(arguments)
-    with making.temporary() as folder:
-        given = copy.copy(arguments)
-        given.output, given.replace = str(folder / "stats"), False
-        written = 0
+    def write(tables: Tables, refresh_s: int = REFRESH_S) -> None:
+        nonlocal written
+        page.write(tables, arguments.output, refresh_s=refresh_s, is_ours=written > 0)
+        written += 1
 
-        def write(refresh_s: int = REFRESH_S) -> None:
-            nonlocal written
-            page.write(Tables(None, place(given.output)), arguments.output, refresh_s=refresh_s, is_ours=written > 0)
-            written += 1
-
-        make = partial(following.Analysis, options, HOUR_NS)
-        status = followed.run(given, options, following.schemas(), make, after=write, shown=str(arguments.output))
+    with followed.statistics(arguments, write, str(arguments.output)) as (tables, status):
         if written:
-            write(refresh_s=0)
+            write(tables(), refresh_s=0)
     sys.stderr.write(f"{arguments.output}\n")
     return status
 
@@ -198,11 +186,12 @@ class Summary:
         ("summary stats --format json", "all findings and the tables behind them, for programs"),
         ("summary trouble.pcap --fail-on error", "for scripts: status 1 on these"),
         ("summary trouble.pcap --states", "all rules, also those that cannot be judged from this capture"),
+        ("summary --follow captures/", "written again while tcpdump -G 60 -w 'captures/%s.pcap' goes on"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        from amqpscope.dissector.cli import arguments  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, following  # noqa: PLC0415
 
         what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`"
         arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
@@ -215,8 +204,10 @@ class Summary:
         parser.add_argument("--states", action="store_true", help="list all rules with their state")
         parser.add_argument(
             "--fail-on", metavar="CODE|SEVERITY", action="append", default=[], type=_code_or_severity,
-            help="exit with status 1 on findings of this code, or of this severity (error, warning, note) or worse",
+            help="exit with status 1 on findings of this code, or of this severity (error, warning, note) or worse; "
+            "with --follow, on those of the last screen",
         )  # fmt: skip
+        following.add_arguments(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the first screen.
@@ -225,22 +216,36 @@ class Summary:
             Error: the input cannot be read, or mixes captures and tables; or a rule is wrong.
             OSError: a folder cannot be read.
         """
-        import json  # noqa: PLC0415
-        import shutil  # noqa: PLC0415
+        from amqpscope.dissector.cli import following  # noqa: PLC0415
 
+        follows = following.is_wanted(arguments)
         from amqpscope.dashboards import first_screen  # noqa: PLC0415
         from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
         from amqpscope.spec import findings  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
-        with analyzed(arguments) as (folder, status):
-            data = first_screen.collect(Tables(None, folder), rules)
-        if arguments.format == "json":
-            print(json.dumps(data))
-        else:
+        failing = False
+
+        def show(tables: Tables) -> None:
+            nonlocal failing
+            data = first_screen.collect(tables, rules)
+            failing = bool(first_screen.failing(data, arguments.fail_on))
+            if arguments.format == "json":
+                print(json.dumps(data), flush=True)
+                return
             width = min(shutil.get_terminal_size((first_screen.WIDTH, 24)).columns, first_screen.WIDEST)
-            print(first_screen.text(data, max(width, 40), arguments.states), end="")
-        return status or int(bool(first_screen.failing(data, arguments.fail_on)))
+            begin = followed.begin(sys.stdout) if follows else ""
+            print(begin + first_screen.text(data, max(width, 40), arguments.states), end="", flush=True)
+
+        if follows:
+            from amqpscope.dashboards import followed  # noqa: PLC0415
+
+            with followed.statistics(arguments, show, arguments.captures[0]) as (_, status):
+                pass
+        else:
+            with analyzed(arguments) as (folder, status):
+                show(Tables(None, folder))
+        return status or int(failing)
 
 
 class Messages:
@@ -296,8 +301,6 @@ class Messages:
             Error: the input cannot be read, or mixes captures and tables.
             OSError: a folder cannot be read.
         """
-        import shutil  # noqa: PLC0415
-
         from amqpscope.dashboards import message_lines, messages  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
 

@@ -54,6 +54,7 @@ def collect(tables: Tables, rules: Sequence[Rule] | None = None) -> dict[str, An
         "captures": [row["capture"] for row in captures],
         "first_ts_ns": first,
         "last_ts_ns": last,
+        "goes_on": tables.goes_on(),
         "packets": sum(row["packets"] or 0 for row in captures),
         "lost_bytes": sum(row["lost_bytes"] or 0 for row in endpoints),
         "brokers": _brokers(endpoints),
@@ -120,7 +121,7 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     head = f"{name}  {_day(first)} to {_clock(last)} UTC, {duration(last - first)}, {data['packets']:,} packets, {lost}"
     span = max((last - first) / NANO, 1e-9)
     up, total = data["came_up"], data["connections"]
-    came = "all came up" if up == total else f"{up} came up"
+    came = {1: "which", 2: "both"}.get(total, "all") + " came up" if up == total else f"{up} came up"
     clients = len(data["clients"])
     counted = f"{clients:,} client{'s' * (clients != 1)}, {total:,} connection{'s' * (total != 1)}, {came}"
     brokers = "; ".join(map(clean, data["brokers"][:3])) + (
@@ -128,7 +129,12 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     )
     rates = f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s"
     line = f"{brokers or 'no broker'}; {counted}; {rates}" if total else "no connection of a known protocol"
-    return "\n".join([*textwrap.wrap(head, width), *textwrap.wrap(line, width)])
+    lines = [head]
+    if total or not data["goes_on"]:
+        lines.append(line)
+    if data["goes_on"]:
+        lines.append("the capture goes on: connections that are open count when they end")
+    return "\n".join(part for text in lines for part in textwrap.wrap(text, width))
 
 
 def _unreadable(data: Mapping[str, Any], width: int) -> str:
@@ -153,7 +159,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
-        said = calm(data["rules"]) if data["connections"] else "Nothing to judge: no connection was decoded."
+        none = " yet: no connection has ended." if data["goes_on"] else ": no connection was decoded."
+        said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{none}"
         lines += textwrap.wrap(said, width)
     for row in notes:
         lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")

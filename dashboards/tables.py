@@ -104,6 +104,11 @@ class Tables:
         stopped = (n for n in notes if n[2].get("complete") is False and not n[2].get("followed"))
         return [(folder, command) for folder, command, _ in stopped]
 
+    def goes_on(self) -> bool:
+        """Return whether the statistics are of a directory that is followed, and has not come to its end."""
+        note = _note(self.analyzed) if self.analyzed else {}
+        return bool(note.get("followed")) and note.get("complete") is False
+
     def outdated(self) -> bool:
         """Return whether the statistics were made of other tables than those that are there now."""
         if not (self.dissected and self.analyzed):

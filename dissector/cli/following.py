@@ -65,8 +65,9 @@ def is_wanted(arguments: argparse.Namespace) -> bool:
         raise ArgumentError("--follow works in one process, or on Spark with --master, without --jobs")
     if len(arguments.captures) != 1 or not Path(arguments.captures[0]).is_dir():
         raise ArgumentError(f"--follow needs one directory of this machine, not {' '.join(arguments.captures)}")
-    if not isinstance(place(arguments.output), Path):
-        raise ArgumentError(f"--follow writes to a folder of this machine, not to {arguments.output}")
+    output = getattr(arguments, "output", Path())
+    if not isinstance(place(output), Path):
+        raise ArgumentError(f"--follow writes to a folder of this machine, not to {output}")
     if common.wanted_times(arguments).needs_day:
         raise ArgumentError("with --follow, --from and --to need a date")
     return True

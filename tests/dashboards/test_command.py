@@ -1,8 +1,11 @@
 """The command `report` and `amqpscope.report`: from captures, and from folders of tables, in this process."""
 
+import json
 import os
+import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +122,58 @@ def test_a_page_of_a_directory_that_is_followed(tmp_path: Path, capsys: pytest.C
     assert ['http-equiv="refresh"' in text for text in written] == [True] * (len(written) - 1) + [False]
     assert "incomplete" not in page.read_text(encoding="utf-8")
     assert str(page) in capsys.readouterr().err
+
+
+@pytest.fixture
+def rotated(tmp_path: Path) -> Path:
+    """A directory in which two batches are to be taken: connections are open at the end of the first."""
+    folder = tmp_path / "rotated"
+    folder.mkdir()
+    data = CAPTURE.read_bytes()
+    packets, at = [], 24
+    while at < len(data):
+        size = 16 + int.from_bytes(data[at + 8 : at + 12], sys.byteorder)
+        packets.append(data[at : at + size])
+        at += size
+    half = len(packets) // 2
+    for number, part in enumerate((packets[:half], packets[half:]), 1):
+        path = folder / f"one_{number:05}.pcap"
+        path.write_bytes(data[:24] + b"".join(part))
+        os.utime(path, (1e9 + number, 1e9 + number) if number == 1 else None)
+    return folder
+
+
+def test_first_screens_of_a_directory_that_is_followed(rotated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One behind the other where output is no terminal, each behind the time; the last is that of the whole."""
+    given = ["summary", "--follow", str(rotated), "--until-idle", "0.5"]
+    assert main([*given, "--fail-on", "note"]) == 1
+    _, first, last = re.split(r"^--- \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n\n", capsys.readouterr().out, flags=re.M)
+    assert "the capture goes on: connections that are open count when they end" in first
+    assert "no connection has ended" in first and "came up" not in first and "known protocol" not in first
+    assert "1 connection, which came up" in last and "goes on" not in last
+    assert main(["summary", str(rotated)]) == 0
+    assert last == capsys.readouterr().out
+
+
+def test_first_screens_for_programs(rotated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["summary", "--follow", str(rotated), "--until-idle", "0.5", "--format", "json"]) == 0
+    first, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["goes_on"], first["connections"], last["goes_on"], last["connections"]) == (True, 0, False, 1)
+
+
+def test_a_screen_on_a_terminal_takes_the_place_of_the_one_before(rotated: Path) -> None:
+    """And Ctrl-C ends it, with the status that findings ask for."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "amqpscope", "summary", "--follow", str(rotated), "--fail-on", "warning"]
+    with subprocess.Popen(command, stdout=follower, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm"}) as run:
+        os.close(follower)
+        seen = b""
+        while b"more: " not in seen:
+            seen += os.read(leader, 65536)
+        run.send_signal(signal.SIGINT)
+        assert run.stderr is not None
+        said = run.stderr.read().decode()
+        assert run.wait() == 0
+    os.close(leader)
+    assert seen.startswith(b"\x1b[H\x1b[2J") and b"---" not in seen
+    assert said.splitlines()[-1].endswith(": ended") and "Traceback" not in said

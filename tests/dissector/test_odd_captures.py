@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
+from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.run.engine import walked
 from tests.captures.damage.odd import compared, connections
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.verdicts import UNKNOWN
@@ -182,6 +184,21 @@ def test_a_dark_path_blames_no_program(
     beats(tape, *heard).segment(side, flags=flags)
     row = connection([*tape.packets[:-1], replace(tape.packets[-1], ts_ns=T0 + 125 * SECOND)])
     assert (row["handshake_outcome"], row["ending"]) == ("ok", ending)
+
+
+@pytest.mark.parametrize("silent", [CLIENT, SERVER])
+@pytest.mark.parametrize(("end", "missed"), [(5, 0), (59, 0), (85, 1), (95, 1)])
+def test_no_heartbeat_is_missed_before_the_first_was_due(silent: int, end: int, missed: int) -> None:
+    """A side that has sent nothing since the handshake, with a heartbeat of 60 s; the other one ends the connection."""
+    tape = beats(Tape().play([*handshake(), *opening(1)]), *((n, 1 - silent, True) for n in range(4, end, 20)))
+    tape.segment(1 - silent, flags=FIN | ACK)
+    tables = dissect_packets([*tape.packets[:-1], replace(tape.packets[-1], ts_ns=T0 + end * SECOND)])
+    (row,) = rows(tables["connections"])
+    blames = {CLIENT: "heartbeat-missed-by-client", SERVER: "heartbeat-missed-by-server"}
+    assert row["heartbeat"] == 60 and (row["ending"] == blames[silent]) == (end > 90)
+    assert end > 90 or not ("heartbeat" in row["ending"] or "silent" in row["ending"])
+    found = walked(tables, [Heartbeats()])["heartbeats"].to_pylist()
+    assert {each["from_client"]: each["missed"] for each in found} == {silent == CLIENT: missed, silent != CLIENT: 0}
 
 
 @pytest.mark.parametrize("name", ["orders_pika", "stream_js", "orders_amqplib", "other_port"])
