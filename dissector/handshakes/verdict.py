@@ -200,7 +200,7 @@ class Judge:
         depends = not TIMED_NAMES.isdisjoint(_named(outcome, ending, summaries=True))
         main = captures[case.steps[0].capture] if case.steps else None
         evidence = _evidence(relevant, case, relevant is ending)
-        waits, waiting = _turns(case)
+        waits, waiting = (None, None) if outcome.code == "gap" else _turns(case)  # its last step is missing
         notes = _notes(facts)
         return Verdict(
             columns if depends else columns | texts(facts),

@@ -450,6 +450,7 @@ def test_a_side_that_a_capture_lost_is_not_stalled(protocol: str, tmp_path: Path
 
     def outcome(wire: Wire, seconds: int) -> tuple[str, str]:
         row = next(row for row in later(wire, seconds).verdicts(tmp_path) if row["client_port"] == 40000)
+        assert (row["handshake_server_ns"] is None) == (row["handshake_outcome"] == "gap")
         return row["handshake_outcome"], row["handshake_stage"]
 
     assert outcome(up_to_open(protocol, acknowledged=False), 20) == ("gap", "open")
