@@ -141,12 +141,17 @@ def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def filled(text: str, row: Mapping[str, Any]) -> str:
-    """Return a text with the values of a row in the place of {name} and {name:shown}."""
+    """Return a text with the values of a row in the place of {name} and {name:shown}.
+
+    Names of clients that could be read as a part of the sentence are in quotation marks.
+    """
     parts: list[str] = []
     at, is_one = 0, False
     for found in PLACE.finditer(text):
         value = row.get(found[1])
         made = remedy(str(value), row) if found[2] == "remedy" else shown(value, found[2])
+        if found[1] == "client" and made.count(" ") >= SENTENCE - 1:
+            made = f'"{made}"'
         parts += [_agreeing(text[at : found.start()], is_one), made]
         if found[2] == "count":
             is_one = row.get(found[1]) == 1
@@ -182,6 +187,8 @@ def shown(value: Any, how: str | None) -> str:
     return str(value)[:_LONGEST]
 
 
+SENTENCE = 3
+"""Words from which on the name of a client reads like a part of the text around it."""
 MADE_UP = "ctag"
 """In tags of consumers that brokers and client libraries make up, and that say nothing: amq.ctag-..., ctag1.9f3..."""
 

@@ -575,7 +575,9 @@ def test_bodies_are_hashed_kept_or_neither(tmp_path: Path) -> None:
 
 def test_lines_of_text_tell_the_size_of_parts_of_contents_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["frames", str(SESSION)]) == 0
-    printed = [re.sub(r"^.*> \S+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()]
+    printed = [
+        re.sub(r"^ *\d+ \S+ (client|server) \d+ +\S+ ", "", line) for line in capsys.readouterr().out.splitlines()
+    ]
     assert {"protocol-header", "channel.open", "connection.open-ok"} < set(printed)
     assert {line.split()[0] for line in printed if line.endswith(" bytes")} == {"header", "body"}
 
@@ -585,8 +587,10 @@ def test_lines_of_all_formats_tell_the_same(capsys: pytest.CaptureFixture[str]) 
     assert main(["frames", str(SESSION), "--format", "csv"]) == 0
     as_csv = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert main(["frames", str(SESSION)]) == 0
-    as_text = capsys.readouterr().out.splitlines()
-    assert len(as_json) == len(as_csv) == len(as_text) == 40
+    printed = capsys.readouterr().out.splitlines()
+    as_text = [line for line in printed if not line.startswith("#")]
+    assert printed[:2] == ["# 2026-11-21, UTC", "# 54612 is client 127.0.0.1:54612 of server 127.0.0.1:5672"]
+    assert len(as_json) == len(as_csv) == len(as_text) == len(printed) - 2 == 40
     for one, other, text in zip(as_json, as_csv, as_text, strict=True):
         assert (str(one["packet"]), one.get("method", ""), str(one["channel"])) == (
             other["packet"], other["method"], other["channel"],

@@ -208,8 +208,9 @@ def program(*words: str) -> Iterator[Program]:
 def test_lines_come_while_the_pipe_is_open() -> None:
     with program("frames", "-") as running:
         running.send(pcap(spread(TAPE.packets)))
-        lines = running.lines(8)
+        day, sides, *lines = running.lines(10)
         status, out, errors = running.end()
+    assert day[:2] == sides[:2] == b"# " and len(lines) == 8
     assert [b"basic.publish" in lines[0], b"basic.ack" in lines[3]] == [True, True]
     assert (status, out, errors) == (0, b"", b"")
 

@@ -147,6 +147,12 @@ def test_values_from_the_wire_are_no_templates() -> None:
     assert filled("{name}: {reason}", {"name": "{reason}(s)", "reason": "{name}"}) == "{reason}(s): {name}"
 
 
+def test_names_that_read_like_sentences_are_in_quotation_marks() -> None:
+    names = ("heartbeats of the broker missed", "the shop")
+    found = [filled("{client} gave up: {cause}", {"client": name, "cause": "no more came"}) for name in names]
+    assert found == ['"heartbeats of the broker missed" gave up: no more came', "the shop gave up: no more came"]
+
+
 # ---- rules of users
 
 RULE = """
