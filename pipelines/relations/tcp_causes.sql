@@ -3,14 +3,6 @@ with delays as (
     select connection_id, from_client, kind, start_ts_ns, end_ts_ns, duration_ns, bytes, packet, capture, of_packet, of_capture
     from tcp_delays where kind <> 'delayed-ack'
 ),
-kinds as (
-    select connection_id, from_client, kind, count(*) as delays, cast(sum(duration_ns) as bigint) as total_ns,
-        max(duration_ns) as longest_ns, cast(coalesce(sum(bytes), 0) as bigint) as bytes,
-        min(start_ts_ns) as first_ts_ns, max(end_ts_ns) as last_ts_ns,
-        min(coalesce(of_packet, packet)) as first_packet, max(packet) as last_packet,
-        min(capture) as first_capture, max(capture) as last_capture
-    from delays group by connection_id, from_client, kind
-),
 waits as (
     select connection_id, 'publish' as asked, publish_frame_no as frame_no, publish_ts_ns as since_ts_ns,
         confirm_ts_ns as until_ts_ns, latency_ns
@@ -22,29 +14,54 @@ waits as (
     select connection_id, 'delivery', deliver_frame_no, deliver_ts_ns, settle_ts_ns, latency_ns
     from settlements where latency_ns >= 10000000
 ),
-moments as (
-    -- what ended before a moment: a wait holds what ended between its own two
-    select w.connection_id, k.from_client, k.kind, w.since_ts_ns as ts_ns, 1 as place, w.asked, w.frame_no, w.latency_ns,
-        cast(0 as bigint) as took_ns
-    from waits w join kinds k on w.connection_id = k.connection_id
+steps as (
+    -- delays overlap: all segments of one loss are late together
+    select connection_id, from_client, kind, start_ts_ns as ts_ns, 1 as step from delays where start_ts_ns < end_ts_ns
     union all
-    select w.connection_id, k.from_client, k.kind, w.until_ts_ns, 3, w.asked, w.frame_no, w.latency_ns, 0
-    from waits w join kinds k on w.connection_id = k.connection_id
+    select connection_id, from_client, kind, end_ts_ns, -1 from delays where start_ts_ns < end_ts_ns
     union all
-    select connection_id, from_client, kind, end_ts_ns, 2, cast(null as string), cast(null as bigint),
-        cast(null as bigint), duration_ns
-    from delays
+    select d.connection_id, d.from_client, d.kind, w.ts_ns, 0
+    from (select connection_id, since_ts_ns as ts_ns from waits union select connection_id, until_ts_ns from waits) w
+    join (select connection_id, from_client, kind from delays group by connection_id, from_client, kind) d
+        on w.connection_id = d.connection_id
 ),
-sums as (
-    select connection_id, from_client, kind, place, asked, frame_no, latency_ns,
-        cast(sum(took_ns) over (partition by connection_id, from_client, kind order by ts_ns nulls last, place nulls last
-            rows between unbounded preceding and current row) as bigint) as sum_ns
+moments as (
+    select connection_id, from_client, kind, ts_ns, cast(sum(step) as bigint) as step
+    from steps group by connection_id, from_client, kind, ts_ns
+),
+slices as (
+    -- from one moment to the next: what was open before this moment
+    select connection_id, from_client, kind, ts_ns,
+        ts_ns - lag(ts_ns) over (partition by connection_id, from_client, kind order by ts_ns nulls last) as took_ns,
+        cast(sum(step) over (partition by connection_id, from_client, kind order by ts_ns nulls last
+            rows between unbounded preceding and current row) as bigint) - step as open
     from moments
 ),
+sums as (
+    select connection_id, from_client, kind, ts_ns,
+        cast(sum(case when open > 0 then took_ns else 0 end) over (partition by connection_id, from_client, kind
+            order by ts_ns nulls last rows between unbounded preceding and current row) as bigint) as sum_ns
+    from slices
+),
+totals as (
+    select connection_id, from_client, kind, max(sum_ns) as total_ns from sums group by connection_id, from_client, kind
+),
+kinds as (
+    select d.connection_id, d.from_client, d.kind, count(*) as delays, coalesce(max(t.total_ns), 0) as total_ns,
+        max(d.duration_ns) as longest_ns, cast(coalesce(sum(d.bytes), 0) as bigint) as bytes,
+        min(d.start_ts_ns) as first_ts_ns, max(d.end_ts_ns) as last_ts_ns,
+        min(coalesce(d.of_packet, d.packet)) as first_packet, max(d.packet) as last_packet,
+        min(d.capture) as first_capture, max(d.capture) as last_capture
+    from delays d
+    left join totals t on d.connection_id = t.connection_id and d.from_client = t.from_client and d.kind = t.kind
+    group by d.connection_id, d.from_client, d.kind
+),
 held as (
-    select connection_id, from_client, kind, asked, frame_no, latency_ns,
-        max(case when place = 3 then sum_ns end) - min(case when place = 1 then sum_ns end) as delayed_ns
-    from sums where place <> 2 group by connection_id, from_client, kind, asked, frame_no, latency_ns
+    select w.connection_id, w.asked, w.frame_no, w.latency_ns, u.from_client, u.kind, u.sum_ns - s.sum_ns as delayed_ns
+    from waits w
+    join sums s on w.connection_id = s.connection_id and w.since_ts_ns = s.ts_ns
+    join sums u on w.connection_id = u.connection_id and w.until_ts_ns = u.ts_ns
+        and u.from_client = s.from_client and u.kind = s.kind
 ),
 explained as (
     select connection_id, from_client, kind,

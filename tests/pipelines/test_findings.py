@@ -443,6 +443,21 @@ def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
         assert "net-retrans" not in codes(analyzed(packets, tmp_path))
 
 
+def test_segments_lost_at_once_delay_an_answer_once(tmp_path: Path) -> None:
+    """All are sent again 0.2 s later, and the broker confirms after 4.5 s more."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    tape.play([(CLIENT, method(commands.Confirm.Select())), (SERVER, method(commands.Confirm.SelectOk()))])
+    data, seq = b"".join(publish(b"x" * 20_000, largest=100_000)), tape.next[CLIENT]
+    for begin in (0.001, 0.2):
+        for k in range(0, len(data), 1400):
+            tape.segment(CLIENT, data[k : k + 1400], seq=seq + k)
+            at(tape, 0.00001 if k else begin)
+    tape.next[CLIENT] = seq + len(data)
+    tape.send(SERVER, method(commands.Basic.Ack(delivery_tag=1)))
+    at(tape, 4.5)
+    assert not [row for row in analyzed(tape.packets, tmp_path) if "late" in row["text"]]
+
+
 def test_a_fin_of_the_broker_is_no_fault_of_the_network() -> None:
     rows = [row for row in found("stream_errors") if row["code"] == "cnx-aborted"]
     assert {row["party"] for row in rows} == {"broker"}
