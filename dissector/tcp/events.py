@@ -35,7 +35,7 @@ DELAY_NS = 30_000_000
 DELAY_MOST_NS = 600_000_000
 """By how much at most: RFC 9293 §3.8.6.3 allows half a second."""
 RELEASE_NS = 1_000_000
-"""Time in which a sender sends what waited for an acknowledgement, besides a round trip."""
+"""Time in which a sender sends what waited for an acknowledgement, besides the way to it from the capture and back."""
 REORDER_NS = 3_000_000
 """Time by which a network reorders packets, where the round trip is not known; so has Wireshark."""
 KEPT = 4
@@ -127,7 +127,10 @@ def observe_bytes(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot:
         held = (
             sending[mine, Sending.HELD_PACKET], sending[mine, Sending.HELD_TS], sending[mine, Sending.HELD_CAPTURE],
         )  # fmt: skip
-        if 0 <= batch.ts_ns[i] - held[1] <= RELEASE_NS + round_trip(flows, slot):
+        near = handshake_took(flows, slot, 1 - side)
+        if near < 0:
+            near = round_trip(flows, slot)
+        if 0 <= batch.ts_ns[i] - held[1] <= RELEASE_NS + near:
             add(flows, out, slot, side, HELD_WRITE, at, held, end - top, sending[mine, Sending.HELD_NS], -1)
         sending[mine, Sending.HELD_PACKET] = 0
     if end >= direction[row, Direction.SHOWN]:
@@ -171,6 +174,8 @@ def send_again(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: in
             late_ns = batch.ts_ns[i] - segments[k, Segment.TS]
             if late_ns < reordered_ns(flows, slot):
                 return
+    if end <= direction[row, Direction.ACKED]:
+        late_ns = -1  # the other side has them: nothing waits for them
     add(flows, out, slot, side, AGAIN, at, of, size, late_ns, -1)
 
 
@@ -213,7 +218,7 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
 
 @kernel
 def handshake_took(flows: Flows, slot: int, side: int) -> int:
-    """Return how long the SYN of a side waited for its acknowledgement; -1: not known."""
+    """Return how long the SYN of a side waited for its acknowledgement: to the other one and back; -1: not known."""
     direction = flows.direction
     mine, theirs = 2 * slot + side, 2 * slot + 1 - side
     begin = direction[mine, Direction.SYN_TS]

@@ -52,6 +52,18 @@ def test_bytes_sent_again_are_an_event() -> None:
     ]  # fmt: skip
 
 
+def test_bytes_that_the_other_side_has_delay_nothing_when_they_are_sent_again() -> None:
+    tape = begun()
+    n = len(tape.packets)
+    at = tape.next[CLIENT]
+    tape.segment(CLIENT, b"x" * 30)
+    tape.next[CLIENT] += 30
+    tape.segment(SERVER)
+    tape.segment(CLIENT, b"x" * 30, seq=at)
+    late(tape, 200)
+    assert found(tape) == [(True, "retransmission", n + 3, n + 1, 30, None)]
+
+
 def test_bytes_lost_before_the_capture_are_late_when_they_come() -> None:
     tape = begun()
     n = len(tape.packets)
@@ -162,6 +174,19 @@ def test_writes_later_than_the_acknowledgement_or_answers_were_not_held() -> Non
     answered.segment(CLIENT, b"y" * 10)
     for tape in (slow, answered):
         assert [kind for _, kind, *_ in found(tape)] == ["delayed-ack"]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_held_write_needs_the_way_from_the_capture_to_its_sender_alone(is_held: bool) -> None:
+    """The broker is 50 ms away, the client 1 ms."""
+    tape = Tape()
+    tape.packets[1:] = [Packet(packet.ts_ns + 50 * MS, packet.data) for packet in tape.packets[1:]]
+    tape.start_ns += 50 * MS
+    tape.play([*handshake(), *opening(1)])
+    delayed(tape, 90)
+    tape.segment(CLIENT, b"y" * 10)
+    late(tape, 0 if is_held else 10)
+    assert [kind for _, kind, *_ in found(tape)] == ["delayed-ack", *["held-write"] * is_held]
 
 
 def test_resets_tell_their_distance() -> None:

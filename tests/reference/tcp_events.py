@@ -42,6 +42,7 @@ class Side:
     least_ns: int | None = None
     released: tuple[Segment, int] | None = None  # a late acknowledgement of all that was sent, and how late
     ttl: int | None = None
+    near_ns: int | None = None  # from the capture to this end and back
 
     @property
     def top(self) -> int:
@@ -80,6 +81,7 @@ def events(path: Path) -> list[Event]:
                         took = packet.ts_ns - sides[destination].flags[dpkt.tcp.TH_SYN].ts_ns
                         sides[destination].least_ns = took
                         sides[client].least_ns = rtts[pair] - took
+                        sides[client].near_ns, sides[destination].near_ns = took, rtts[pair] - took
                 taken = take(sides[source], sides[destination], ip, packet, rtts.get(pair, 0))
                 found += [event | {"from_client": source == client} for event in taken]
     return found
@@ -165,6 +167,8 @@ def of_bytes(mine: Side, theirs: Side, segment: Segment, rtt_ns: int) -> list[Ev
             found.append(event | {"late_ns": None})
         elif later is not None and segment.ts_ns - later.ts_ns >= usual:
             found.append(event | {"late_ns": segment.ts_ns - later.ts_ns})
+        if found and segment.end <= mine.acked:
+            found[-1]["late_ns"] = None
     elif mine.beyond is not None and segment.begin < mine.beyond[0] and segment.ts_ns - mine.beyond[1] >= usual:
         event["bytes"] = min(segment.end, mine.beyond[0]) - segment.begin
         found.append(event | {"late_ns": segment.ts_ns - mine.beyond[1]})
@@ -172,7 +176,7 @@ def of_bytes(mine: Side, theirs: Side, segment: Segment, rtt_ns: int) -> list[Ev
         theirs.released = None
         if mine.released is not None:
             ack, late_ns = mine.released
-            if 0 <= segment.ts_ns - ack.ts_ns <= RELEASE_NS + rtt_ns:
+            if 0 <= segment.ts_ns - ack.ts_ns <= RELEASE_NS + (rtt_ns if mine.near_ns is None else mine.near_ns):
                 held = {"kind": "held-write", "packet": segment.number, "of_packet": ack.number}
                 found.append(held | {"bytes": segment.end - top, "late_ns": late_ns})
             mine.released = None
