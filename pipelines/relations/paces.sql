@@ -5,16 +5,31 @@ with placed as (
         lag(confirm_frame_no) over (partition by connection_id, channel, channel_epoch order by publish_frame_no nulls last)
             as former_frame_no,
         lag(confirm_ts_ns) over (partition by connection_id, channel, channel_epoch order by publish_frame_no nulls last)
-            as former_ts_ns
+            as former_ts_ns,
+        publish_ts_ns - lag(publish_ts_ns) over (partition by connection_id, channel, channel_epoch
+            order by publish_frame_no nulls last) as turn_ns
     from confirms where channel is not null and publish_ts_ns is not null and stream is null
+),
+turns as (
+    select connection_id, channel, channel_epoch, turn_ns,
+        row_number() over (partition by connection_id, channel, channel_epoch
+            order by turn_ns nulls last, publish_frame_no nulls last) as place,
+        count(*) over (partition by connection_id, channel, channel_epoch) as turns
+    from placed where former_frame_no < publish_frame_no
+),
+medians as (
+    select connection_id, channel, channel_epoch, turn_ns from turns where 2 * place = turns or 2 * place = turns + 1
 )
 select n.client, n.server, p.connection_id, p.channel, p.channel_epoch, count(*) as publishes,
     count(*) filter (where p.former_frame_no < p.publish_frame_no) as alone,
     cast(coalesce(sum(p.latency_ns), 0) as bigint) as waited_ns,
     cast(coalesce(sum(case when p.former_frame_no < p.publish_frame_no then p.publish_ts_ns - p.former_ts_ns end), 0)
         as bigint) as paused_ns,
-    min(p.latency_ns) as wait_min_ns, min(p.publish_ts_ns) as first_ts_ns, max(p.publish_ts_ns) as last_ts_ns,
+    max(m.turn_ns) as turn_p50_ns, min(p.latency_ns) as wait_min_ns,
+    min(p.publish_ts_ns) as first_ts_ns, max(p.publish_ts_ns) as last_ts_ns,
     min(p.publish_packet) as first_packet, max(p.publish_packet) as last_packet,
     min(p.publish_capture) as first_capture, max(p.publish_capture) as last_capture
-from placed p join endpoints n on p.connection_id = n.connection_id
+from placed p
+join endpoints n on p.connection_id = n.connection_id
+left join medians m on p.connection_id = m.connection_id and p.channel = m.channel and p.channel_epoch = m.channel_epoch
 group by n.client, n.server, p.connection_id, p.channel, p.channel_epoch

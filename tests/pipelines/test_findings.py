@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -377,7 +378,9 @@ def test_a_consumer_that_falls_behind_in_a_stream() -> None:
     assert "str-lag" not in delivered_ages([100, 9000])
 
 
-def small_writes(times: int, delay: float, pause: float = 0.0001, side: int = CLIENT) -> list[Packet]:
+def small_writes(
+    times: int, delay: float, pause: float = 0.0001, side: int = CLIENT, first: float | None = None
+) -> list[Packet]:
     """Each message in two writes; the other side acknowledges the first one after a while, then comes the second."""
     tape = Tape().play([*handshake(), *opening(1)])
     for tag in range(1, times + 1):
@@ -385,7 +388,7 @@ def small_writes(times: int, delay: float, pause: float = 0.0001, side: int = CL
         tape.send(side, frames[0])
         at(tape, 0.2)
         tape.segment(1 - side)
-        at(tape, delay)
+        at(tape, first if first and tag == 1 else delay)
         tape.send(side, b"".join(frames[1:]))
         at(tape, pause)
         tape.segment(1 - side)
@@ -395,14 +398,39 @@ def small_writes(times: int, delay: float, pause: float = 0.0001, side: int = CL
 
 @pytest.mark.parametrize(("side", "party"), [(CLIENT, "client"), (SERVER, "broker")])
 def test_writes_held_for_acknowledgements_are_said(side: int, party: str, tmp_path: Path) -> None:
-    (row,) = [row for row in analyzed(small_writes(12, 0.04, side=side), tmp_path) if row["code"] == "net-nagle"]
+    packets = small_writes(12, 0.04, side=side, first=0.06)
+    (row,) = [row for row in analyzed(packets, tmp_path) if row["code"] == "net-nagle"]
     assert (row["party"], row["count"], row["severity"]) == (party, 12, "warning")
-    assert "40 ms each" in row["text"] and "480 ms in all" in row["text"]
+    assert "up to 60 ms each" in row["text"] and "500 ms in all" in row["text"]
+
+
+def timed(count: int, pauses: Callable[[], float], rtt: float) -> list[Packet]:
+    """Whole publishes over a way of `rtt`, captured at the client; the broker's system acknowledges after 40 ms."""
+    tape = Tape()
+    at(tape, 0.00001)
+    first = tape.packets[0].ts_ns
+    tape.packets[1] = replace(tape.packets[1], ts_ns=first + int(rtt * 10**9))
+    tape.packets[2] = replace(tape.packets[2], ts_ns=tape.packets[1].ts_ns + 10_000)
+    for side, data in [*handshake(), *opening(1)]:
+        tape.send(side, data)
+        at(tape, rtt / 2)
+    pause, late = 0.001, rtt + 0.04
+    for _ in range(count):
+        tape.send(CLIENT, b"".join(publish()))
+        at(tape, pause)
+        pause = pauses()
+        if pause > late:
+            tape.segment(SERVER)
+            at(tape, late)
+            pause -= late
+    return tape.packets
 
 
 @pytest.mark.parametrize(
     "packets",
     [
+        pytest.param(lambda: timed(60, lambda: 0.1, 0.05), id="a timer of 100 ms over a way of 50 ms"),
+        pytest.param(lambda: timed(2000, partial(random.Random(1).expovariate, 10.0), 0.001), id="ten a second"),
         pytest.param(lambda: small_writes(9, 0.04), id="a few times"),
         pytest.param(lambda: small_writes(12, 0.02), id="acknowledged at once"),
         pytest.param(lambda: small_writes(12, 0.04, pause=0.02), id="the sender has nothing to send yet"),
@@ -431,7 +459,7 @@ def confirmed(again: float | None, slow: float = 0.0) -> list[Packet]:
 def test_a_confirm_that_falls_on_a_loss_is_the_networks(tmp_path: Path) -> None:
     (row,) = [row for row in analyzed(confirmed(1.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
     assert (row["party"], row["severity"], row["count"]) == ("network", "warning", 1)
-    assert "late by packets that got lost, up to 1.21 s" in row["text"]
+    assert "1 answer came late by packets that got lost, up to 1.21 s" in row["text"]
     assert (row["first_packet"], row["last_packet"]) == (22, 23)
     (row,) = [row for row in analyzed(confirmed(0.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
     assert row["severity"] == "note"
@@ -441,6 +469,38 @@ def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
     """Nothing was lost; or a probe after 4 ms, which explains nothing."""
     for packets in (confirmed(None, 1.2), confirmed(0.004, 1.2)):
         assert "net-retrans" not in codes(analyzed(packets, tmp_path))
+
+
+def one_at_a_time(times: int, held: int, lost: bool = False) -> list[Packet]:
+    """Publishes, each confirmed after 20 ms and waited for; some in two writes, of which the second one is held."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    tape.play([(CLIENT, method(commands.Confirm.Select())), (SERVER, method(commands.Confirm.SelectOk()))])
+    for tag in range(1, times + 1):
+        frames, seq = publish(), tape.next[CLIENT]
+        for data in (frames[0], b"".join(frames[1:])) if tag <= held else (b"".join(frames),):
+            tape.send(CLIENT, data)
+            at(tape, 0.0001)
+            if data == frames[0]:
+                tape.segment(SERVER)
+                at(tape, 0.04)
+        if lost and tag == 9:
+            tape.segment(CLIENT, b"".join(frames), seq=seq)
+            at(tape, 3)
+        tape.send(SERVER, method(commands.Basic.Ack(delivery_tag=tag)))
+        at(tape, 0.02)
+    return tape.packets
+
+
+def test_a_few_held_writes_do_not_excuse_waiting_for_each_confirm(tmp_path: Path) -> None:
+    """Where these took most of the time, they are said instead."""
+    assert "pub-sync" in codes(analyzed(one_at_a_time(150, 10), tmp_path))
+    found = codes(analyzed(one_at_a_time(60, 60), tmp_path))
+    assert "net-nagle" in found and "pub-sync" not in found
+
+
+def test_a_loss_does_not_change_how_fast_it_could_publish(tmp_path: Path) -> None:
+    (row,) = [row for row in analyzed(one_at_a_time(30, 0, lost=True), tmp_path) if row["code"] == "pub-sync"]
+    assert "20.1 ms each, so 50/s at most" in row["text"]
 
 
 def test_segments_lost_at_once_delay_an_answer_once(tmp_path: Path) -> None:
@@ -461,4 +521,10 @@ def test_segments_lost_at_once_delay_an_answer_once(tmp_path: Path) -> None:
 def test_a_fin_of_the_broker_is_no_fault_of_the_network() -> None:
     rows = [row for row in found("stream_errors") if row["code"] == "cnx-aborted"]
     assert {row["party"] for row in rows} == {"broker"}
-    assert all("the server ended the connection without closing it (server-gone)" in row["text"] for row in rows)
+    text = "the server ended the connection without closing it (server-gone), or a device in between did"
+    assert all(text in row["text"] for row in rows)
+
+
+def test_numbers_in_texts_are_the_same_on_spark() -> None:
+    """A cast rounds in DuckDB, and truncates in Spark."""
+    assert not [rule.code for rule in rules.load() if re.search(r"cast\([^()]*/[^()]* as bigint\)", rule.sql)]
