@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
+from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
@@ -199,4 +200,6 @@ class Calls:
             return None, "evicted"
         gap = next((at for at in self._gaps.get(connection, ()) if at >= since_ns), None)
         at_ns, why = self._ends.get(connection, (None, "capture-end"))
-        return (gap, "gap") if gap is not None else (at_ns, why)
+        if gap is not None:
+            return gap, "gap"
+        return (None, "evicted") if at_ns == OPEN_NS else (at_ns, why)  # the connection goes on, and patience is over
