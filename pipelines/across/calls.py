@@ -122,7 +122,7 @@ class Calls:
         self._held = PARTS.empty_table()
         """Requests of the last key that wait."""
         self._used = False
-        """Whether its correlation id was used more than once."""
+        """Whether its correlation id was used again while one waited, since none did."""
 
     def feed(self, rows: pa.Table) -> Iterator[Rows]:
         """Walk over a batch; yield the calls that are over."""
@@ -144,7 +144,7 @@ class Calls:
     def _pair(
         self, some: range, answers: Any, pairs: list[tuple[int, int, bool, bool]], used: bool
     ) -> tuple[list[int], bool]:
-        """Pair the rows of a key; return requests that wait, and whether there was more than one."""
+        """Pair the rows of a key; return requests that wait, and whether several did since none waited."""
         waiting: list[int] = []
         for row in some:
             if not answers[row]:
@@ -154,6 +154,7 @@ class Calls:
                     pairs.append((waiting.pop(0), -1, False, True))
             elif waiting:
                 pairs.append((waiting.pop(0), row, not used, False))
+                used = used and bool(waiting)
         return waiting, used
 
     def finish(self) -> Iterator[Rows]:
