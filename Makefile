@@ -53,14 +53,15 @@ test-spark: $(KERNELS)
 test-compiled: $(KERNELS)
 	$(BIN)/python -m pytest -m "compiled and not (spark or wheel)" $(SIDE_BY_SIDE)
 
-test-sparks: $(foreach each,$(SPARKS),$(VENV)s/spark-$(each))  ## run a short set of tests with each version of Spark in SPARKS
-	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(foreach each,$^,$(CURDIR)/$(each)/bin/python)) $(BIN)/python -m pytest tests/pipelines/test_versions.py
+test-sparks: $(foreach each,$(SPARKS),$(VENV)s/spark-$(each)/.ready)  ## run a short set of tests with each version of Spark in SPARKS
+	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(patsubst %/.ready,$(CURDIR)/%/bin/python,$^)) $(BIN)/python -m pytest tests/pipelines/test_versions.py
 
 # What else is needed comes from the environment that all tests run in.
-$(VENV)s/spark-%: $(BIN)/.ready
-	$(PYTHON) -m venv --without-pip $@
-	$(BIN)/python -m pip install -q --target $$($@/bin/python -c 'import site; print(*site.getsitepackages())') 'pyspark==$*.*'
-	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($@/bin/python -c 'import site; print(*site.getsitepackages())')/others.pth
+$(VENV)s/spark-%/.ready: $(BIN)/.ready
+	$(PYTHON) -m venv --without-pip $(@D)
+	$(BIN)/python -m pip install -q --target $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())') 'pyspark==$*.*'
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/others.pth
+	@touch $@
 
 test-wheel: wheel  ## test the wheel in an empty environment
 	AMQPSCOPE_WHEEL="$(CURDIR)/dist" $(BIN)/python -m pytest -m wheel

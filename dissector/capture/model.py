@@ -84,6 +84,7 @@ class CaptureInfo:
         counts: how often each kind of problem occurred.
         size: number of bytes of the file, decompressed, up to where reading ended.
         secrets: TLS key logs that the file holds. They are never shown.
+        secret_bytes: how long these are together.
     """
 
     format: str = ""
@@ -101,6 +102,7 @@ class CaptureInfo:
     problems: list[Problem] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     secrets: list[bytes] = field(default_factory=list, repr=False)
+    secret_bytes: int = 0
 
     def problem(self, code: str, packet: int, offset: int | None, detail: str, count: int = 1) -> None:
         """Note a problem, which stands for `count` problems of its kind."""

@@ -224,7 +224,7 @@ class PcapngScanner(Scanner):
             raise CaptureError(f"{name}: damaged pcapng file: no byte-order magic at byte 8")
         self._order = "<"
         self._drops: dict[int, int] = {}  # by interface of the section
-        self._secrets = self._pauses = 0
+        self._pauses = 0
         self._kept: list[tuple[int, bytes]] = []
         self._room = 0  # bytes that may be kept yet; below zero, some were not
         info.format = "pcapng"
@@ -341,10 +341,10 @@ class PcapngScanner(Scanner):
             length = min(length, len(block) - 20)
             if what != _TLS_KEY_LOG:
                 return
-            if self._secrets + length > MAX_SECRETS:
+            if self.info.secret_bytes + length > MAX_SECRETS:
                 self.info.problem("limit-reached", 0, at, f"more than {MAX_SECRETS} bytes of secrets")
                 return
-            self._secrets += length
+            self.info.secret_bytes += length
             self.info.secrets.append(block[16 : 16 + length])
 
     def _interface(self, block: bytes, at: int) -> None:

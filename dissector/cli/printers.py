@@ -149,9 +149,9 @@ class Text(Printer):
 
     def _line(self, row: dict[str, Any], view: "View") -> str:
         day, time = instant(row["ts_ns"], self.zone).split("T")
-        if day != self._day:
-            self._day = day
-            self._remark(f"{day}, {zone_name(row['ts_ns'], self.zone)}")
+        if (said := f"{day}, {zone_name(row['ts_ns'], self.zone)}") != self._day:
+            self._day = said
+            self._remark(said)
         label = self._label(row["connection_id"])
         what = kind(row)
         fields = [self._field(what, k, v, view) for k, v in view.ordered(row) if k not in view.left_out]

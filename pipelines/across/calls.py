@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
+from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.stateless import Stateless
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
@@ -122,7 +123,7 @@ class Calls:
         self._held = PARTS.empty_table()
         """Requests of the last key that wait."""
         self._used = False
-        """Whether its correlation id was used more than once."""
+        """Whether its correlation id was used again while one waited, since none did."""
 
     def feed(self, rows: pa.Table) -> Iterator[Rows]:
         """Walk over a batch; yield the calls that are over."""
@@ -144,7 +145,7 @@ class Calls:
     def _pair(
         self, some: range, answers: Any, pairs: list[tuple[int, int, bool, bool]], used: bool
     ) -> tuple[list[int], bool]:
-        """Pair the rows of a key; return requests that wait, and whether there was more than one."""
+        """Pair the rows of a key; return requests that wait, and whether several did since none waited."""
         waiting: list[int] = []
         for row in some:
             if not answers[row]:
@@ -154,6 +155,7 @@ class Calls:
                     pairs.append((waiting.pop(0), -1, False, True))
             elif waiting:
                 pairs.append((waiting.pop(0), row, not used, False))
+                used = used and bool(waiting)
         return waiting, used
 
     def finish(self) -> Iterator[Rows]:
@@ -198,4 +200,6 @@ class Calls:
             return None, "evicted"
         gap = next((at for at in self._gaps.get(connection, ()) if at >= since_ns), None)
         at_ns, why = self._ends.get(connection, (None, "capture-end"))
-        return (gap, "gap") if gap is not None else (at_ns, why)
+        if gap is not None:
+            return gap, "gap"
+        return (None, "evicted") if at_ns == OPEN_NS else (at_ns, why)  # the connection goes on, and patience is over

@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.pipelines.across.keys import KEYED as KEYED_ROWS
 from amqpscope.pipelines.across.lost import LOST, SCHEMA, still_needed
+from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.members import KeyWalk
 from amqpscope.pipelines.model.walk import Collected, schema
 from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
-from amqpscope.pipelines.run.runner import CONNECTIONS, OPEN_NS
+from amqpscope.pipelines.run.runner import CONNECTIONS
 from amqpscope.pipelines.run.sorting import sorted_by
 from amqpscope.pipelines.statistics import KEYED, OverKeys
 

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 PARALLELISM = "spark.default.parallelism"
 """Setting that says how work is divided, whatever executors there are."""
-FIRST_S = 30
-"""Seconds in which the first executor should register; work may begin without it, and waits for it in Spark."""
+MOST_S = 30
+"""Seconds that are waited at most; work may begin without executors, and waits for them in Spark."""
 SETTLED_S = 2
 """Seconds in which none registers, after which no more are expected."""
 LOOK_S = 0.1
@@ -49,11 +49,13 @@ def gathered(count: Callable[[], int], wanted: int | None) -> int:
         count: returns how many have registered.
         wanted: how many are expected; None: not known.
     """
-    found, since = count(), time.monotonic()
+    begun = changed = time.monotonic()
+    found = count()
     while wanted is None or found < wanted:
-        if time.monotonic() - since >= (SETTLED_S if found and wanted is None else FIRST_S):
+        now = time.monotonic()
+        if now - begun >= MOST_S or (found and wanted is None and now - changed >= SETTLED_S):
             break
         time.sleep(LOOK_S)
-        if (now := count()) != found:
-            found, since = now, time.monotonic()
+        if (there := count()) != found:
+            found, changed = there, time.monotonic()
     return found

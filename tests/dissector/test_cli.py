@@ -21,7 +21,7 @@ from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.formatting import exact, instant
 from tests.dissector.builders import pcap
 from tests.dissector.runs import FOLDER
-from tests.dissector.wire import Tape, handshake
+from tests.dissector.wire import Tape, handshake, session
 
 DEMO, FAILED = FOLDER / "orders_pika.pcap", FOLDER / "failed_handshakes.pcap"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -430,3 +430,14 @@ def test_a_ladder_marks_its_proof_and_keeps_its_sides(shown: Any, tmp_path: Path
     lines = shown("handshakes", path, "--connection", "10.0.0.1").splitlines()
     arrows = [line.index("|") for line in lines if "|<" in line or ">|" in line]
     assert len(set(arrows)) == 1
+
+
+def test_the_zone_is_named_again_when_clocks_go_back(tmp_path: Path, shown: Any) -> None:
+    """Half past two comes twice."""
+    start = int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 10**9
+    for number, ns in enumerate((start, start + 3600 * 10**9)):
+        (tmp_path / f"{number}.pcap").write_bytes(
+            pcap(Tape(start_ns=ns, port=40_000 + number).play(session()).packets, ns=True)
+        )
+    printed = shown("frames", tmp_path, "--tz", "Europe/Berlin").splitlines()
+    assert [line for line in printed if line.startswith("# 2026")] == ["# 2026-10-25, CEST", "# 2026-10-25, CET"]

@@ -2,7 +2,9 @@
 
 import bz2
 import gzip
+import io
 import lzma
+import struct
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise, permutations, product
@@ -12,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from amqpscope.dissector.capture import pcapng as reader
 from amqpscope.dissector.capture.file import CaptureFile
 from amqpscope.dissector.capture.sources import named
 from amqpscope.dissector.parallel.arrangement import chains, surveyed
-from tests.dissector.builders import Packet, pcap, pcapng, sll
+from tests.dissector.builders import Packet, block, pcap, pcapng, sll
 from tests.dissector.parts import here
 from tests.dissector.runs import BOTH, Row, dissect, rows
 from tests.dissector.wire import Tape, publish, session
@@ -139,3 +142,13 @@ def test_ranges_of_a_capture_with_both_formats(formats: Any, tmp_path: Path) -> 
             for number, ts in zip(batch.packet, batch.ts_ns, strict=True)
         ]  # fmt: skip
         assert read == expected
+
+
+def test_secrets_of_all_parts_have_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MAX_SECRETS", 1 << 16)
+    section = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
+    secrets = block(0xA, struct.pack("<II", 0x544C534B, 60_000) + b"x" * 60_000)
+    file = CaptureFile(io.BytesIO((section + secrets + pcap([])) * 30), "many.pcapng", 0, compiled=False)
+    list(file)
+    assert sum(map(len, file.info.secrets)) == 60_000
+    assert file.info.counts == {"limit-reached": 29}

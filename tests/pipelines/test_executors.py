@@ -44,6 +44,8 @@ def test_how_many_a_session_begins_with(settings: dict[str, str], count: int | N
         ([0] * 99, 2, 0),  # none comes
         ([0, 1, *[1] * 99], 2, 1),  # one is missing
         ([5], 0, 5),  # none is expected
+        ([*range(99)], None, 15),  # one more each second
+        ([0, 1] * 99, 3, 1),  # one that comes and goes
     ],
 )
 def test_what_is_waited_for(

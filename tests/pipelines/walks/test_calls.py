@@ -81,6 +81,25 @@ def test_an_id_used_again_pairs_in_order_and_is_only_possible() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6])
+def test_an_id_is_free_again_when_no_request_waits(size: int) -> None:
+    """Whatever the batches are."""
+    c = Connection()
+    asked = [ask(c, "1"), ask(c, "1")]
+    for _ in asked:
+        answer(c, "1")
+    asked.append(ask(c, "1"))
+    answer(c, "1")
+    parts = over(CallParts, in_order(arrow([c]), [CallParts()]), 100).parts
+    rows, walk, found = pa.concat_tables(parts[CALLS]), Calls(pa.concat_tables(parts[ENDS])), Collected()
+    for at in range(0, len(rows), size):
+        found.add(walk.feed(rows.slice(at, size)))
+    found.add(walk.finish())
+    assert [(row["request_frame_no"], row["evidence"]) for row in found.table("calls").to_pylist()] == [
+        (asked[0], "possible"), (asked[1], "possible"), (asked[2], "proven"),
+    ]  # fmt: skip
+
+
 def test_messages_without_queue_or_id_are_no_calls() -> None:
     c = Connection()
     ask(c, "")
