@@ -82,8 +82,8 @@ class Continuing(Engine):
         """The connections of which walks go on."""
         return [*self.runner.going_on, *self._open]
 
-    def _keep(self, keyed: pa.Table) -> None:
-        self.partial[KEYED].append(decoded(keyed).cast(KEYED_ROWS))
+    def _keep(self, name: str, rows: pa.Table) -> None:
+        self.partial[name].append(decoded(rows).cast(KEYED_ROWS) if name == KEYED else rows)
 
     def walk_batch(self, is_last: bool) -> pa.Array:
         """Walk over all rows so far; return the connections that ended.

@@ -15,6 +15,8 @@ from amqpscope.pipelines.across import calls as module
 from amqpscope.pipelines.across.callers import ENDS, WHEN, facts, still_needed
 from amqpscope.pipelines.across.calls import CALLS, PARTS, CallParts, Calls
 from amqpscope.pipelines.model.walk import Collected
+from amqpscope.pipelines.run import engine
+from amqpscope.pipelines.run.buckets import Pile
 from amqpscope.pipelines.run.engine import in_order
 from tests import reference
 from tests.dissector.runs import dissect
@@ -295,6 +297,18 @@ def test_a_recording_has_the_calls_of_its_client() -> None:
             ]
     answered = [row for row in made.values() if row["answer_packet"]]
     assert all(row["latency_ns"] >= 2_000_000 and row["evidence"] == "proven" for row in answered), "the server sleeps"
+
+
+def test_requests_that_exceed_memory_go_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all keys, of which each has its rows together."""
+    tables = dissect(RECORDING)
+    given = [tables[name] for name in ("messages", "connections", "anomalies")]
+    expected = jobs.calls(*given)
+    monkeypatch.setattr(engine, "ROOM", 0)
+    spilled = []
+    monkeypatch.setattr(Pile, "_spill", lambda self, spill=Pile._spill: (spilled.append(self), spill(self)))
+    assert sorted(jobs.calls(*given).to_pylist(), key=str) == sorted(expected.to_pylist(), key=str)
+    assert len(expected) == 8 and spilled
 
 
 def test_calls_on_spark_are_the_same(spark: Any) -> None:
