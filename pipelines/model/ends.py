@@ -12,6 +12,8 @@ from amqpscope.pipelines.model.unanswered import ENDED_BY
 
 COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
 """When and where a frame was seen."""
+OPEN_NS = 1 << 62
+"""Stands for the time of the last packet of a connection that goes on."""
 
 
 def answers_of(

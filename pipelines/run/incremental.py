@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.pipelines.across.keys import KEYED as KEYED_ROWS
 from amqpscope.pipelines.across.lost import LOST, SCHEMA, still_needed
+from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.members import KeyWalk
 from amqpscope.pipelines.model.walk import Collected, schema
 from amqpscope.pipelines.run.engine import Emit, Engine
 from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
-from amqpscope.pipelines.run.runner import CONNECTIONS, OPEN_NS
+from amqpscope.pipelines.run.runner import CONNECTIONS
 from amqpscope.pipelines.run.sorting import sorted_by
 from amqpscope.pipelines.statistics import KEYED, OverKeys
 
@@ -124,6 +125,7 @@ class Continuing(Engine):
                 goes_on = _goes_on(rows, self.now - each.patience_ns if not is_last else OPEN_NS)
                 self.partial[each.of] = [rows.filter(goes_on)]
                 self._pass(each, rows.filter(pc.invert(goes_on)))
+                self._prune(each)
         for name, resolved in self.resolved.items():
             facts = pa.concat_tables([resolved.schema.empty_table(), *self.partial[resolved.of]])
             rows = pa.concat_tables([schema(name).empty_table(), *self._undecided[name]])
@@ -153,6 +155,17 @@ class Continuing(Engine):
         """Walk over all rows of some keys."""
         for found in self._over_keys(over, [[rows]]):
             self.take(found)
+
+    def _prune(self, over: OverKeys) -> None:
+        """Forget what later rows of a walk over keys do not need of walks over connections."""
+        if over.given is None or over.still_needed is None:
+            return
+        name, fields = over.given
+        (waiting,) = self.partial[over.of]
+        since = min(self.now - over.patience_ns, pc.min(waiting["at_ns"]).as_py() or self.now)
+        rows = pa.concat_tables([fields.empty_table(), *self.partial[name]])
+        asking = waiting["connection_id"].unique()
+        self.partial[name] = [over.still_needed(rows, since, pa.array(self.going_on, pa.int64()), asking)]
 
     def _patience(self, rows: int, held_ns: int) -> int:
         """Return how long rows wait for others of their time (ns): for bytes that are held back, at most the window.

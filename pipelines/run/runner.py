@@ -22,6 +22,7 @@ from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.pipelines.across import keys
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.digests import content
+from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import EV, Events, decoded
 from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Rows, schema
@@ -37,8 +38,6 @@ ROOM = 192 << 20
 """Bytes of rows in memory beyond which they go to files."""
 MANY = 1 << 14
 """Frames and messages of a connection that goes on which are worth setting its walks aside."""
-OPEN_NS = 1 << 62
-"""Stands for the time of the last packet of a connection that goes on."""
 CONNECTIONS = "connections"
 TCP = tuple(LISTED.values())
 """Tables whose rows come as lists in rows of connections."""

@@ -116,6 +116,23 @@ def test_what_is_open_when_a_connection_is_evicted_is_censored_by_that(tmp_path:
     assert {row["ended_by"] for row in open_ if row["publish_seq"] is None} == {"gap"}
 
 
+def test_a_request_whose_connection_goes_on_is_given_up_after_an_hour(tmp_path: Path) -> None:
+    """Two hours pass behind it; the connection ends after the pass that gives it up."""
+    (tmp_path / "captures").mkdir()
+    packets, link = recorded("rpc_calls.pcap")
+    (call,) = [row for row in dissect(FOLDER / "rpc_calls.pcap")["messages"].to_pylist()
+               if row["correlation_id"] == "call-6" and row["kind"] == "publish"]  # fmt: skip
+    border = call["packet"]
+    late = [replace(packet, ts_ns=packet.ts_ns + 2 * HOUR_NS) for packet in packets[border:]]
+    for number, some in enumerate((packets[:border], late[:2], late[2:])):
+        (tmp_path / "captures" / f"trace-{number}.pcap").write_bytes(pcap(some, ns=True, link=link))
+        follow(tmp_path / "captures", tmp_path / "out", make=MAKE, tables=schemas())
+    follow(tmp_path / "captures", tmp_path / "out", until_idle=0, make=MAKE, tables=schemas())
+    found = pq.read_table(tmp_path / "out" / "calls").to_pylist()
+    (lost,) = [row for row in found if row["correlation_id"] == "call-6"]
+    assert (lost["ended_by"], lost["end_ts_ns"]) == ("evicted", None)
+
+
 SPREAD = ("lossy_link.pcap", "orders_pika.pcap", "qpid_multi_session.pcap", "stream_super.pcap", "tls_secrets.pcapng")
 
 
