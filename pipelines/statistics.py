@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from amqpscope import spec
-from amqpscope.pipelines.across import calls, keys, lost
+from amqpscope.pipelines.across import callers, calls, keys, lost
 from amqpscope.pipelines.across.calls import CallParts, Calls
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.lost import Lost, LostPublishes
@@ -58,7 +58,7 @@ OURS = Members(
         ),
         OverKeys(
             calls.CALLS, Calls.tables, calls.PARTS, ("key",), calls.ORDER, lambda _, __, rows: Calls(rows),
-            (calls.ENDS, calls.WHEN), patience_ns=HOUR_NS,
+            (callers.ENDS, callers.WHEN), patience_ns=HOUR_NS, still_needed=callers.still_needed,
         ),
     ),
 )  # fmt: skip

@@ -37,6 +37,7 @@ class Fragment(NamedTuple):
         more: whether other fragments follow it.
         data: bytes captured; fewer than `end - begin` where the snap length cut them.
         useful: whether the packet may carry TCP, as far as this fragment shows.
+        ttl: time to live, or hop limit.
     """
 
     version: int
@@ -48,6 +49,7 @@ class Fragment(NamedTuple):
     more: bool
     data: bytes
     useful: bool = True
+    ttl: int = 0
 
     @property
     def key(self) -> Key:
@@ -232,9 +234,9 @@ def _whole(datagram: _Datagram) -> Whole:
     first = datagram.fragments[0]
     size, addresses = datagram.size, first.addresses
     if first.version == 4:
-        header = struct.pack(">BBHHHBBH", 0x45, 0, 20 + size, 0, 0, 0, datagram.protocol, 0) + addresses
+        header = struct.pack(">BBHHHBBH", 0x45, 0, 20 + size, 0, 0, first.ttl, datagram.protocol, 0) + addresses
     else:
-        header = struct.pack(">IHBB", 0x60000000, size, datagram.protocol, 0) + addresses
+        header = struct.pack(">IHBB", 0x60000000, size, datagram.protocol, first.ttl) + addresses
     data, runs = bytearray(header), [(0, len(header))]
     for fragment in datagram.fragments:
         place = len(header) + fragment.begin

@@ -149,7 +149,7 @@ def _fragment(ip: Any, packet: bytes, length: int) -> Fragment | int:
     if isinstance(ip, dpkt.ip.IP):
         start = ip.opts.start - 20
         begin, end, version = start + ip.hl * 4, start + ip.len, 4
-        offset, more, ident = ip.offset * 8, bool(ip.mf), ip.id
+        offset, more, ident, ttl = ip.offset * 8, bool(ip.mf), ip.id, ip.ttl
     else:
         payload = _start(ip.data)
         if payload is None:
@@ -158,7 +158,7 @@ def _fragment(ip: Any, packet: bytes, length: int) -> Fragment | int:
         at = next(i for i, header in enumerate(headers) if isinstance(header, dpkt.ip6.IP6FragmentHeader))
         begin = payload - sum(header.length for header in headers[at + 1 :])
         end = begin - sum(header.length for header in headers[: at + 1]) + ip.plen
-        offset, more, ident = headers[at].frag_off * 8, bool(headers[at].m_flag), headers[at].id
+        offset, more, ident, ttl = headers[at].frag_off * 8, bool(headers[at].m_flag), headers[at].id, ip.hlim
     size = end - begin
     if size <= 0 or end > length or (more and size % 8) or offset + size > LONGEST - 20:
         return MALFORMED
@@ -166,7 +166,7 @@ def _fragment(ip: Any, packet: bytes, length: int) -> Fragment | int:
     data = bytes(packet[begin:end])
     # The first fragment of UDP shows whether it is a tunnel.
     useful = protocol != IP_UDP or offset > 0 or int.from_bytes(data[2:4]) in PORTS
-    return Fragment(version, ip.src + ip.dst, protocol, ident, offset, offset + size, more, data, useful)
+    return Fragment(version, ip.src + ip.dst, protocol, ident, offset, offset + size, more, data, useful, ttl)
 
 
 def _start(layer: Any) -> int | None:

@@ -4,10 +4,11 @@ A request is a publish with reply_to and correlation id; its answer is a deliver
 correlation id. It may come on another connection. Direct replies (RabbitMQ) have no queue: the client names
 `amq.rabbitmq.reply-to`, to which the broker adds a name of its own, and the answer comes on the request's connection.
 
-Where a client uses a correlation id again before the answer came, requests and answers pair in their order.
+Where a client uses a correlation id again before the answer came, requests and answers pair in their order. Both have
+the same broker and virtual host, as far as known (`homes`).
 
-A walk over connections yields requests and answers (PARTS), and what ends the patience of a connection (ENDS). The walk
-over keys pairs them.
+A walk over connections yields requests and answers (PARTS), and what is known of their connections (`callers`). The
+walk over keys pairs them (`waiting`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.pipelines.across.callers import ENDS, WHEN, Callers, facts
+from amqpscope.pipelines.across.homes import COLUMNS, HOME, digests
+from amqpscope.pipelines.across.waiting import Waiting
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
-from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-CALLS, ENDS = "requests and answers", "ends of callers"
+CALLS = "requests and answers"
 PARTS = pa.schema(
     [
         *((name, pa.int64()) for name in ("key", "at_ns", "connection_id", "frame_no", "packet", "ts_ns")),
@@ -39,8 +42,6 @@ PARTS = pa.schema(
 """Requests and answers; `key` is the digest of correlation id, queue and, for direct replies, connection; `at_ns` is
 `ts_ns`, 0 where that is null."""
 ORDER = ("key", "at_ns", "is_answer", "connection_id", "frame_no")
-WHEN = pa.schema([("connection_id", pa.int64()), ("at_ns", pa.int64()), ("ended_by", pa.string())])
-"""When a connection ended, and when bytes of its server may be missing (ended_by gap)."""
 ENDED_BY = ("capture-end", "connection-close", "evicted")
 """By EV.MULTIPLE of a connection."""
 OUTSTANDING = 10_000
@@ -51,30 +52,83 @@ _GIVEN = [what(MESSAGES, kind) for kind in ("deliver", "get")]
 _LACKS = [word for code in GAPS if is_gap(word := what(ANOMALIES, code))]
 
 
-class CallParts(Stateless):
-    """The walk over connections that yields PARTS and WHEN."""
+class CallParts:
+    """The walk over connections that yields PARTS, and ENDS of connections that ask, answer or lack bytes.
+
+    It remembers whether the connection is one of these; until then, when it ends.
+    """
 
     tables = ()
     partial = (CALLS, ENDS)
     needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(), ANOMALIES: Needs((), GAPS),
+        CONNECTIONS: Needs(COLUMNS), ANOMALIES: Needs((), GAPS),
         MESSAGES: Needs(_ASKED[:4], ("publish", "deliver", "get")),
     }  # fmt: skip
 
+    def __init__(self, compiled: bool = False) -> None:
+        self.compiled = compiled
+        self._renew()
+
+    def _renew(self) -> None:
+        self._known = -1
+        """The connection, if it is known to be one of these; else -1."""
+        self._ends = WHEN.empty_table()
+
     def feed(self, events: Events) -> Iterator[Rows]:
-        """Walk over a batch; yield its requests, answers and ends."""
+        """Walk over a batch; yield its requests and answers, and what is known of their connections."""
         matrix = events.matrix
-        ends = np.flatnonzero(events.source == CONNECTIONS)
+        if not len(matrix):
+            return
+        ends = pa.concat_tables([self._ends, *self._ended(events, np.flatnonzero(events.source == CONNECTIONS))])
         gaps = np.flatnonzero(events.among(_LACKS) & (matrix[:, EV.FROM_CLIENT] == SERVER))
-        if len(ends) or len(gaps):
-            closed = np.maximum(matrix[ends, EV.MULTIPLE], 0)
-            times = np.where(
-                (closed == 1) & (matrix[ends, EV.NUMBER] >= 0), matrix[ends, EV.NUMBER], matrix[ends, EV.TS]
-            )
-            why = [*(ENDED_BY[each] for each in closed.tolist()), *["gap"] * len(gaps)]
-            at = np.append(matrix[ends, EV.CONNECTION], matrix[gaps, EV.CONNECTION])
-            yield ENDS, pa.table([at, np.append(times, matrix[gaps, EV.TS]), pa.array(why, pa.string())], schema=WHEN)
-        yield from self._parts(events, np.flatnonzero(events.among([_PUBLISH, *_GIVEN])))
+        whose = [np.array([self._known]), matrix[gaps, EV.CONNECTION]]
+        found = [facts(matrix[gaps, EV.CONNECTION], at_ns=matrix[gaps, EV.TS], ended_by=["gap"] * len(gaps))]
+        for name, rows in self._parts(events, np.flatnonzero(events.among([_PUBLISH, *_GIVEN]))):
+            whose.append(rows["connection_id"].to_numpy())
+            found.append(self._listening(rows))
+            yield name, rows
+        these = np.unique(np.concatenate(whose))
+        mine = np.isin(ends["connection_id"].to_numpy(), these)
+        rows = pa.concat_tables([ends.filter(pa.array(mine)), *found])
+        if len(rows):
+            yield ENDS, rows
+        last = int(matrix[-1, EV.CONNECTION])
+        self._known = last if last in these else -1
+        rest = ends.filter(pa.array(~mine & (ends["connection_id"].to_numpy() == last)))
+        self._ends = rest.slice(max(len(rest) - 1, 0)).combine_chunks()
+
+    def _ended(self, events: Events, at: Any) -> Iterator[pa.Table]:
+        """Yield when connections (their positions) end, and where they are."""
+        if len(at):
+            matrix = events.matrix[at]
+            closed = np.maximum(matrix[:, EV.MULTIPLE], 0)
+            has_time = (closed == 1) & (matrix[:, EV.NUMBER] >= 0)
+            times = np.where(has_time, matrix[:, EV.NUMBER], matrix[:, EV.TS])
+            homes = dict(zip(HOME, digests(events.take(CONNECTIONS, at, COLUMNS), self.compiled), strict=True))
+            why = [ENDED_BY[each] for each in closed.tolist()]
+            yield facts(matrix[:, EV.CONNECTION], at_ns=times, ended_by=why, **homes)
+
+    def _listening(self, parts: pa.Table) -> pa.Table:
+        """Return the queues of which answers came, and on which connections."""
+        answers = parts.filter(parts["is_answer"]).group_by(["connection_id", "routing_key"]).aggregate([])
+        queues = hashed(answers["routing_key"], self.compiled)
+        return facts(answers["connection_id"], queue=pa.array(queues, pa.int64()))
+
+    def finish(self) -> Iterator[Rows]:
+        """Reset the walk; nothing is outstanding."""
+        self._renew()
+        yield from ()
+
+    def take_out(self) -> bytes:
+        """See `Walk`."""
+        state = pack(CALLS, 1, {"known": self._known, "ends": self._ends})
+        self._renew()
+        return state
+
+    def put_back(self, state: bytes) -> None:
+        """See `Walk`."""
+        found = unpack(CALLS, 1, state)
+        self._known, self._ends = found["known"], found["ends"]
 
     def _parts(self, events: Events, at: Any) -> Iterator[Rows]:
         if not len(at):
@@ -112,55 +166,41 @@ class Calls:
     tables = ("calls",)
 
     def __init__(self, ends: pa.Table | None = None) -> None:
-        rows = (ends if ends is not None else WHEN.empty_table()).sort_by("at_ns").to_pydict()
-        self._ends: dict[int, tuple[int, str]] = {}
-        self._gaps: dict[int, list[int]] = {}
-        for connection, at_ns, why in zip(*rows.values(), strict=True):
-            if why == "gap":
-                self._gaps.setdefault(connection, []).append(at_ns)
-            else:
-                self._ends.setdefault(connection, (at_ns, why))  # of a connection that goes on, a later row has its end
+        self._callers = Callers(ends if ends is not None else WHEN.empty_table())
         self._held = PARTS.empty_table()
         """Requests of the last key that wait."""
-        self._used = False
-        """Whether its correlation id was used again while one waited, since none did."""
+        self._shared: list[bool] = []
+        """Of these, which waited together with another one."""
 
     def feed(self, rows: pa.Table) -> Iterator[Rows]:
         """Walk over a batch; yield the calls that are over."""
-        held = len(self._held)
         rows = pa.concat_tables([self._held, rows]).combine_chunks()
         keys, answers = rows["key"].to_numpy(), rows["is_answer"].to_numpy(zero_copy_only=False)
+        places = self._callers.places(rows["connection_id"].to_numpy())
         pairs: list[tuple[int, int, bool, bool]] = []
-        waiting: list[int] = []
+        shared, self._shared = self._shared, []
+        waiting = Waiting()
         borders = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)] if len(keys) else []
         for first, end in pairwise(borders):
-            used = self._used if first == 0 and held else False
-            waiting, used = self._pair(range(first, end), answers, pairs, used)
+            waiting = Waiting()
+            for row in range(first, end):
+                if answers[row]:
+                    if (asked := waiting.oldest(places[row])) is not None:
+                        pairs.append((asked, row, not waiting.take(asked), False))
+                    continue
+                waiting.ask(row, places[row], row < len(shared) and shared[row])
+                if len(waiting) > OUTSTANDING and (asked := waiting.oldest()) is not None:
+                    waiting.take(asked)
+                    pairs.append((asked, -1, False, True))
             if end < len(keys):
-                pairs += [(row, -1, True, False) for row in waiting]
-            self._used = used
-        self._held = rows.take(pa.array(waiting, pa.int64()))
+                pairs += [(row, -1, True, False) for row in waiting.rest()]
+        rest = waiting.rest()
+        self._held, self._shared = rows.take(pa.array(list(rest), pa.int64())), list(rest.values())
         yield from self._rows(rows, pairs)
-
-    def _pair(
-        self, some: range, answers: Any, pairs: list[tuple[int, int, bool, bool]], used: bool
-    ) -> tuple[list[int], bool]:
-        """Pair the rows of a key; return requests that wait, and whether several did since none waited."""
-        waiting: list[int] = []
-        for row in some:
-            if not answers[row]:
-                used |= len(waiting) > 0
-                waiting.append(row)
-                if len(waiting) > OUTSTANDING:
-                    pairs.append((waiting.pop(0), -1, False, True))
-            elif waiting:
-                pairs.append((waiting.pop(0), row, not used, False))
-                used = used and bool(waiting)
-        return waiting, used
 
     def finish(self) -> Iterator[Rows]:
         """Yield the requests that wait, and reset the walk."""
-        rows, self._held, self._used = self._held, PARTS.empty_table(), False
+        rows, self._held, self._shared = self._held, PARTS.empty_table(), []
         yield from self._rows(rows, [(row, -1, True, False) for row in range(len(rows))])
 
     def _rows(self, rows: pa.Table, pairs: list[tuple[int, int, bool, bool]]) -> Iterator[Rows]:
@@ -171,13 +211,9 @@ class Calls:
         took = pc.subtract(given["ts_ns"], asked["ts_ns"])
         unfinished = pc.or_(*(part["unfinished"].fill_null(False) for part in (asked, given)))
         timed = pc.and_not(pc.greater_equal(took, 0), unfinished)
-        over = [
-            (None, None) if pair[1] >= 0 else self._end(connection, ts_ns, pair[3])
-            for pair, connection, ts_ns in zip(
-                pairs, asked["connection_id"].to_pylist(), asked["at_ns"].to_pylist(), strict=True
-            )
-        ]
         same = pc.equal(asked["connection_id"], given["connection_id"])
+        one = self._callers.are_one(asked["connection_id"].to_numpy(), given["connection_id"].fill_null(-1).to_numpy())
+        over = self._over(asked, pairs)
         columns: dict[str, Any] = {
             name: asked[name] for name in ("correlation_id", "reply_to", "exchange", "routing_key")
         }
@@ -185,7 +221,7 @@ class Calls:
             columns |= {
                 f"{side}_{name}": part[name] for name in ("connection_id", "frame_no", "capture", "packet", "ts_ns")
             }
-        sure = pa.array([pair[2] for pair in pairs])
+        sure = pa.array(one & np.array([pair[2] for pair in pairs]))
         columns |= {
             "latency_ns": pc.if_else(pc.fill_null(timed, False), took, None),
             "evidence": pc.if_else(pc.is_valid(same), pc.if_else(sure, "proven", "possible"), None),
@@ -194,12 +230,18 @@ class Calls:
         }
         yield "calls", conform("calls", columns, len(pairs))
 
-    def _end(self, connection: int, since_ns: int, evicted: bool) -> tuple[int | None, str]:
-        """Return when the wait for an answer ended, and why."""
-        if evicted:
-            return None, "evicted"
-        gap = next((at for at in self._gaps.get(connection, ()) if at >= since_ns), None)
-        at_ns, why = self._ends.get(connection, (None, "capture-end"))
-        if gap is not None:
-            return gap, "gap"
-        return (None, "evicted") if at_ns == OPEN_NS else (at_ns, why)  # the connection goes on, and patience is over
+    def _over(self, asked: pa.Table, pairs: list[tuple[int, int, bool, bool]]) -> list[tuple[int | None, str | None]]:
+        """Return when and why the wait for answers ended that did not come."""
+        found: list[tuple[int | None, str | None]] = [(None, "evicted" if pair[3] else None) for pair in pairs]
+        lacks = np.array([number for number, pair in enumerate(pairs) if pair[1] < 0 and not pair[3]], np.int64)
+        if not len(lacks):
+            return found
+        rows = asked.take(pa.array(lacks))
+        direct = pc.starts_with(rows["reply_to"], DIRECT_REPLY).to_pylist()
+        queues = [None if own else queue for own, queue in zip(direct, hashed(rows["reply_to"]).tolist(), strict=True)]
+        connections = rows["connection_id"].to_pylist()
+        places = self._callers.places(connections)
+        whose = zip(lacks.tolist(), connections, places, queues, rows["at_ns"].to_pylist(), strict=True)
+        for number, *of in whose:
+            found[number] = self._callers.end(*of)
+        return found

@@ -117,9 +117,6 @@ def names_of(numbers: Iterable[int]) -> list[str]:
     return [names[number] for number in numbers]
 
 
-learn()
-
-
 class Event(NamedTuple):
     """Columns of `Events.matrix` (int64); -1 for null unless noted otherwise."""
 
@@ -403,3 +400,6 @@ def words_of(source: int, rows: pa.Table) -> Any:
             own_names = pc.binary_join_element_wise(protocol, names.cast(pa.string()), " ")
             made = pc.if_else(own, words(source, own_names), made)
     return made
+
+
+learn()  # at the end: what a protocol brings may need all of this module

@@ -91,6 +91,8 @@ class OverKeys(NamedTuple):
         shares: whether walks over connections write its tables as well.
         alone: makes one for a single key, whose state can be taken out; None where that need not be.
         patience_ns: where there is none, how long after its last row a key is over, while more rows may come.
+        still_needed: returns the rows of `given` that later rows may need; called with those, a time (ns) that later
+            rows are not before, connections that go on, and those of rows that wait. None for all.
     """
 
     of: str
@@ -103,6 +105,7 @@ class OverKeys(NamedTuple):
     shares: bool = False
     alone: Callable[[bool], KeyWalk] | None = None
     patience_ns: int = 24 * 3_600_000_000_000
+    still_needed: Callable[[pa.Table, int, pa.Array, pa.Array], pa.Table] | None = None
 
 
 class Resolved(NamedTuple):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.pipelines.model.events import Events
+from amqpscope.spec import documents
 
 Rows = tuple[str, pa.Table]
 """Rows of a table of statistics, in its declared columns."""
@@ -78,13 +79,17 @@ class Walk(Protocol):
         ...
 
 
-@cache
 def schema(table: str) -> pa.Schema:
     """Return the declared columns of a table.
 
     Raises:
         KeyError: no table has that name.
     """
+    return _schema(table, documents.generation())
+
+
+@cache
+def _schema(table: str, _: object) -> pa.Schema:
     found = spec.tables()[table]
     declared = found.with_methods(spec.load(found.methods_of)) if found.methods_of else found
     return pa.schema([(column.name, _TYPES[column.type]) for column in declared.columns])

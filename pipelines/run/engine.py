@@ -27,7 +27,7 @@ from amqpscope.pipelines.statistics import tables as all_tables
 Emit = Callable[[str, pa.Table], None]
 NOBODY = np.zeros(0, np.bool_)
 ROOM = 32 << 20
-"""Bytes of messages by their keys in memory beyond which they go to files."""
+"""Bytes of rows by their keys in memory beyond which they go to files."""
 WAITING = 64
 """Rows that may wait to be added to latencies."""
 
@@ -111,7 +111,8 @@ class Engine:
         self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._young: list[pa.Table] = []
-        self._keyed = Pile("key", ROOM)
+        self._piles = {each.of: Pile("key", ROOM) for each in self.over_keys if each.key == ("key",)}
+        """Rows by their keys until the end."""
         self.captures: list[pa.Table] = []
         """Rows of `captures`, which are emitted as they are."""
         self._pool, self._adder = ThreadPoolExecutor(1, "amqpscope-keys"), ThreadPoolExecutor(1, "amqpscope-add")
@@ -135,8 +136,8 @@ class Engine:
     def take(self, found: Iterable[Rows]) -> None:
         """Take rows that walks yielded: emit those that are final."""
         for name, rows in found:
-            if name == KEYED:
-                self._keep(rows)
+            if name in self._piles:
+                self._keep(name, rows)
             elif name == CONNECTIONS:
                 if "failures" in self.rows:
                     self.failures.add(rows)
@@ -160,11 +161,14 @@ class Engine:
         if name in self.tables:
             self.emit(name, rows)
 
-    def _keep(self, keyed: pa.Table) -> None:
-        """Keep messages by their keys until the end."""
-        self._young.append(keyed)
+    def _keep(self, name: str, rows: pa.Table) -> None:
+        """Keep rows by their keys until the end."""
+        if name != KEYED:
+            self._piles[name].add(rows)
+            return
+        self._young.append(rows)
         if sum(map(len, self._young)) >= PART:
-            self._keyed.add(joined(self._young))
+            self._piles[KEYED].add(joined(self._young))
 
     def finish(self, advance: Advance = quiet) -> None:
         """Walk over all rows that are left, and emit everything.
@@ -178,10 +182,11 @@ class Engine:
             advance("walking", self.runner.walked, total)
         pa.default_memory_pool().release_unused()  # walks over keys sort with memory of their own
         for over in self.over_keys:
-            if over.of == KEYED:
-                if self._young:
-                    self._keyed.add(joined(self._young))
-                for rows in self._ahead(self._over_keys(over, self._keyed.groups())):
+            if over.of in self._piles:
+                del self.partial[over.of]
+                if over.of == KEYED and self._young:
+                    self._piles[KEYED].add(joined(self._young))
+                for rows in self._ahead(self._over_keys(over, self._piles[over.of].groups())):
                     self.take(rows)
         self.conclude(self._undecided)
         self._pool.shutdown()
@@ -201,7 +206,7 @@ class Engine:
         Args:
             undecided: rows by table, those that are resolved.
         """
-        for each in self.over_keys:
+        for each in (over for over in self.over_keys if over.of in self.partial):
             for found in self._over_keys(each, [self.partial.pop(each.of)]):
                 self.take(found)
         for name, of in self.resolved.items():

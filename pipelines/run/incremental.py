@@ -82,8 +82,8 @@ class Continuing(Engine):
         """The connections of which walks go on."""
         return [*self.runner.going_on, *self._open]
 
-    def _keep(self, keyed: pa.Table) -> None:
-        self.partial[KEYED].append(decoded(keyed).cast(KEYED_ROWS))
+    def _keep(self, name: str, rows: pa.Table) -> None:
+        self.partial[name].append(decoded(rows).cast(KEYED_ROWS) if name == KEYED else rows)
 
     def walk_batch(self, is_last: bool) -> pa.Array:
         """Walk over all rows so far; return the connections that ended.
@@ -125,6 +125,7 @@ class Continuing(Engine):
                 goes_on = _goes_on(rows, self.now - each.patience_ns if not is_last else OPEN_NS)
                 self.partial[each.of] = [rows.filter(goes_on)]
                 self._pass(each, rows.filter(pc.invert(goes_on)))
+                self._prune(each)
         for name, resolved in self.resolved.items():
             facts = pa.concat_tables([resolved.schema.empty_table(), *self.partial[resolved.of]])
             rows = pa.concat_tables([schema(name).empty_table(), *self._undecided[name]])
@@ -154,6 +155,17 @@ class Continuing(Engine):
         """Walk over all rows of some keys."""
         for found in self._over_keys(over, [[rows]]):
             self.take(found)
+
+    def _prune(self, over: OverKeys) -> None:
+        """Forget what later rows of a walk over keys do not need of walks over connections."""
+        if over.given is None or over.still_needed is None:
+            return
+        name, fields = over.given
+        (waiting,) = self.partial[over.of]
+        since = min(self.now - over.patience_ns, pc.min(waiting["at_ns"]).as_py() or self.now)
+        rows = pa.concat_tables([fields.empty_table(), *self.partial[name]])
+        asking = waiting["connection_id"].unique()
+        self.partial[name] = [over.still_needed(rows, since, pa.array(self.going_on, pa.int64()), asking)]
 
     def _patience(self, rows: int, held_ns: int) -> int:
         """Return how long rows wait for others of their time (ns): for bytes that are held back, at most the window.

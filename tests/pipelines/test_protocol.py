@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +14,11 @@ import amqpscope
 from amqpscope import spec
 from amqpscope.dissector.protocols import registry
 from amqpscope.pipelines import statistics
-from amqpscope.pipelines.model import protocols
+from amqpscope.pipelines.model import protocols, walk
 from amqpscope.pipelines.run.engine import in_order
 from tests.dissector.builders import pcap
+from tests.dissector.plugin.members import Puts
 from tests.dissector.plugin.protocol import PROTOCOL
-from tests.dissector.plugin.statistics import Puts
 from tests.dissector.plugin.wire import BYE, HELLO, PORT, STORED, TOOK, WELCOME, put
 from tests.dissector.runs import Row, dissect_packets, plain_rows
 from tests.dissector.stream.runs import Wire
@@ -120,7 +122,8 @@ def test_analyze_writes_it_beside_all_others(tmp_path: Path) -> None:
 
 
 def test_it_takes_less_than_sixty_lines() -> None:
-    assert len((HERE / "statistics.py").read_text(encoding="utf-8").splitlines()) < 60
+    texts = [(HERE / name).read_text(encoding="utf-8") for name in ("statistics.py", "members.py")]
+    assert sum(len(text.splitlines()) for text in texts) < 60
 
 
 def test_a_statistic_is_known_to_its_folder_and_to_its_table_alone() -> None:
@@ -137,3 +140,34 @@ def test_a_statistic_is_known_to_its_folder_and_to_its_table_alone() -> None:
             assert (users, lines) == ([folder / "members.py"], 1), member.walk
             assert {*member.walk(False).tables} <= {*spec.tables()}
     assert "gizmo_puts" not in statistics.tables()
+
+
+INSTALLED = """
+import sys
+from pathlib import Path
+from amqpscope.dissector.protocols import registry
+from tests.dissector.plugin.protocol import PROTOCOL
+
+registry.add(PROTOCOL, Path(sys.argv[1]))  # as an entry point does: before anything of pipelines is imported
+import amqpscope
+
+print(amqpscope.analyze(sys.argv[2])["gizmo_puts"].num_rows)
+"""
+
+
+@pytest.mark.usefixtures("_gizmo")
+def test_a_protocol_may_be_there_before_statistics_are(tmp_path: Path) -> None:
+    wire = connection(1)
+    path = tmp_path / "gizmo.pcap"
+    path.write_bytes(pcap(wire.packets))
+    command = [sys.executable, "-c", INSTALLED, str(HERE / "gizmo.toml"), str(path)]
+    made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert int(made.stdout) == amqpscope.analyze(path)["gizmo_puts"].num_rows > 0
+
+
+def test_a_protocol_that_was_removed_leaves_nothing() -> None:
+    before = walk.schema("messages")
+    registry.add(PROTOCOL, HERE / "gizmo.toml")
+    assert walk.schema("messages") != before
+    registry.remove("gizmo")
+    assert walk.schema("messages") == before

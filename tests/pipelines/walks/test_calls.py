@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 import amqpscope
 from amqpscope.pipelines import jobs
 from amqpscope.pipelines.across import calls as module
-from amqpscope.pipelines.across.calls import CALLS, ENDS, PARTS, WHEN, CallParts, Calls
+from amqpscope.pipelines.across.callers import ENDS, WHEN, facts, still_needed
+from amqpscope.pipelines.across.calls import CALLS, PARTS, CallParts, Calls
 from amqpscope.pipelines.model.walk import Collected
+from amqpscope.pipelines.run import engine
+from amqpscope.pipelines.run.buckets import Pile
 from amqpscope.pipelines.run.engine import in_order
 from tests import reference
 from tests.dissector.runs import dissect
@@ -32,6 +35,10 @@ def ask(c: Connection, name: str, to: str = "mine", **columns: Any) -> int:
 
 def answer(c: Connection, name: str, to: str = "mine", **columns: Any) -> int:
     return c.deliver(1, exchange="", routing_key=to, correlation_id=name, **columns)
+
+
+def place(vhost: str | None, /, **columns: Any) -> Connection:
+    return Connection(**{"server_ip": "10.0.0.1", "server_port": 5672, "vhost": vhost} | columns)
 
 
 def called(connections: list[Connection], size: int = 100) -> list[dict[str, Any]]:
@@ -110,7 +117,7 @@ def test_messages_without_queue_or_id_are_no_calls() -> None:
 
 
 def test_what_is_not_answered_says_why() -> None:
-    gap, closed, goes_on = Connection(), Connection(closed_by="client-fin"), Connection()
+    gap, closed, goes_on = place("a"), place("b", closed_by="client-fin"), place("c")
     for c in (gap, closed, goes_on):
         ask(c, f"{c.id}")
     lost = gap.lose(False)
@@ -119,6 +126,97 @@ def test_what_is_not_answered_says_why() -> None:
     assert (rows[gap.id]["ended_by"], rows[gap.id]["end_ts_ns"]) == ("gap", lost * TICK)
     assert rows[closed.id]["ended_by"] == "connection-close"
     assert rows[goes_on.id]["ended_by"] == "capture-end"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "evidence"),
+    [
+        ({}, {}, "proven"),
+        ({}, {"vhost": "b"}, None),
+        ({}, {"server_ip": "10.0.0.2"}, None),
+        ({}, {"vhost": None}, "possible"),
+        ({"vhost": None}, {}, "possible"),
+        ({"vhost": None}, {"server_ip": "10.0.0.2"}, None),
+        ({}, {"server_ip": None}, "possible"),
+    ],
+)
+def test_both_ends_have_one_broker_and_virtual_host_as_far_as_known(
+    one: dict[str, Any], other: dict[str, Any], evidence: str | None
+) -> None:
+    caller, listener, elsewhere = place("a", **one), place("a", **other), place("c", server_ip="10.0.0.3")
+    ask(caller, "1")
+    ask(elsewhere, "2")
+    answer(listener, "1")
+    rows = {row["request_connection_id"]: row for row in called([caller, listener, elsewhere])}
+    assert rows[caller.id]["evidence"] == evidence
+    assert rows[caller.id]["answer_connection_id"] == (listener.id if evidence else None)
+
+
+def test_requests_of_other_places_do_not_wait_together() -> None:
+    callers = [place("a"), place("b")]
+    for c in callers:
+        ask(c, "1")
+    for c in reversed(callers):
+        answer(c, "1")
+    columns = ("request_connection_id", "answer_connection_id", "evidence")
+    found = [tuple(row[name] for name in columns) for row in called(callers)]
+    assert found == [(c.id, c.id, "proven") for c in callers]
+
+
+def test_an_answer_may_lie_in_a_gap_where_answers_of_its_queue_came() -> None:
+    caller, listener, other = place("a"), place("a"), place("a")
+    ask(caller, "1")
+    answer(listener, "0")
+    lost = listener.lose(False)
+    answer(listener, "2")
+    assert [(row["ended_by"], row["end_ts_ns"]) for row in called([caller, listener])] == [("gap", lost * TICK)]
+    listener.anomalies.clear()
+    for c in (caller, other):
+        c.frame(False, method="basic.ack")
+        c.frame(False, method="basic.ack")
+        c.lose(False)
+        c.frame(False, method="basic.ack")
+    assert [row["ended_by"] for row in called([caller, listener, other])] == ["capture-end"], "it came elsewhere"
+
+
+def test_where_no_answer_of_the_queue_came_it_may_lie_in_any_gap_of_its_home() -> None:
+    caller, listener, foreign = place("a"), place("a"), place("b")
+    ask(caller, "1")
+    ask(caller, "1", DIRECT)
+    ask(foreign, "1")
+    for _ in range(7):
+        listener.frame(False, method="basic.ack")
+    lost = listener.lose(False)
+    listener.frame(False, method="basic.ack")
+    found = {(row["request_connection_id"], row["reply_to"]): row for row in called([caller, listener, foreign])}
+    there = found[caller.id, "mine"]
+    assert (there["ended_by"], there["end_ts_ns"]) == ("gap", lost * TICK)
+    assert found[caller.id, DIRECT]["ended_by"] == found[foreign.id, "mine"]["ended_by"] == "capture-end"
+
+
+def test_nothing_is_kept_of_connections_without_calls() -> None:
+    silent = [place("a") for _ in range(3)]
+    for c in silent:
+        c.publish(None, exchange="e")
+    caller = place("a")
+    ask(caller, "1")
+    parts = over(CallParts, in_order(arrow([*silent, caller]), [CallParts()]), 2, moved=True).parts
+    assert [row["connection_id"] for row in pa.concat_tables(parts[ENDS]).to_pylist()] == [caller.id]
+
+
+def test_of_connections_that_ended_what_no_request_needs_is_forgotten() -> None:
+    homes = {"server": pa.array([7] * 5), "cluster": pa.array([0] * 5), "vhost": pa.array([8] * 5)}
+    rows = pa.concat_tables([
+        facts(pa.array([1, 2, 3, 4, 4]), at_ns=pa.array([5] * 5), ended_by=["capture-end"] * 5, **homes),
+        facts(pa.array([2, 3, 4]), at_ns=pa.array([9, 11, 9]), ended_by=["gap"] * 3),
+        facts(pa.array([1, 2, 4]), queue=pa.array([6] * 3)),
+    ])  # fmt: skip
+    kept = still_needed(rows, 10, pa.array([4]), pa.array([1])).to_pylist()
+    found = sorted((row["connection_id"], row["ended_by"] or "", row["at_ns"], row["queue"]) for row in kept)
+    assert found == [
+        (1, "", None, 6), (1, "capture-end", 5, None), (3, "capture-end", 5, None), (3, "gap", 11, None),
+        (4, "", None, 6), (4, "capture-end", 5, None),
+    ]  # fmt: skip
 
 
 def test_of_too_many_the_oldest_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +236,16 @@ STEPS = st.lists(
 
 
 @settings(deadline=None)
-@given(STEPS, st.integers(1, 7), st.integers(1, 7), st.booleans())
+@given(
+    STEPS, st.integers(1, 7), st.integers(1, 7), st.booleans(),
+    st.lists(st.sampled_from(["a", "b", None]), min_size=3, max_size=3),
+)  # fmt: skip
 def test_any_calls_in_any_batches(
-    steps: list[tuple[int, bool, str, str]], size: int, sorted_size: int, moved: bool
+    steps: list[tuple[int, bool, str, str]], size: int, sorted_size: int, moved: bool, vhosts: list[str | None]
 ) -> None:
     """Against the plain reading; rows of a key may be in several batches, and keys in several tasks."""
-    connections = [Connection() for _ in range(3)]
-    contents = []
+    connections = [place(vhost) for vhost in vhosts]
+    contents: list[dict[str, Any]] = []
     for tick, (number, asks, name, to) in enumerate(steps):
         c = connections[number]
         row = {"correlation_id": name, "ts_ns": tick, "exchange": ""}
@@ -157,7 +258,7 @@ def test_any_calls_in_any_batches(
         (row["request"]["connection"], row["request"]["frame_no"],
          *((row["answer"][each] if row["answer"] else None) for each in ("connection", "frame_no")),
          ("proven" if row["alone"] else "possible") if row["answer"] else None)
-        for row in plain.calls(contents)
+        for row in plain.calls(contents, {c.id: c.columns["vhost"] for c in connections if c.messages})
     ]  # fmt: skip
     made = over(CallParts, list(in_order(arrow(connections), [CallParts()])), size, moved)
     parts = pa.concat_tables([PARTS.empty_table(), *made.parts.get(CALLS, ())])
@@ -196,6 +297,18 @@ def test_a_recording_has_the_calls_of_its_client() -> None:
             ]
     answered = [row for row in made.values() if row["answer_packet"]]
     assert all(row["latency_ns"] >= 2_000_000 and row["evidence"] == "proven" for row in answered), "the server sleeps"
+
+
+def test_requests_that_exceed_memory_go_to_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all keys, of which each has its rows together."""
+    tables = dissect(RECORDING)
+    given = [tables[name] for name in ("messages", "connections", "anomalies")]
+    expected = jobs.calls(*given)
+    monkeypatch.setattr(engine, "ROOM", 0)
+    spilled = []
+    monkeypatch.setattr(Pile, "_spill", lambda self, spill=Pile._spill: (spilled.append(self), spill(self)))
+    assert sorted(jobs.calls(*given).to_pylist(), key=str) == sorted(expected.to_pylist(), key=str)
+    assert len(expected) == 8 and spilled
 
 
 def test_calls_on_spark_are_the_same(spark: Any) -> None:
