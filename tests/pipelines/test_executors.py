@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqpscope.pipelines.spark import executors
-from tests.pipelines.test_archive import cluster
+from tests.pipelines.clusters import cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
