@@ -28,6 +28,10 @@ class Segment:
     again: bool = False
 
 
+REMEMBERED = 4
+"""Segments that are remembered although they were acknowledged."""
+
+
 @dataclass
 class Side:
     """What one end has sent."""
@@ -105,6 +109,8 @@ def take(mine: Side, theirs: Side, ip: Any, packet: Any, rtt_ns: int) -> list[Ev
     if tcp.flags & (dpkt.tcp.TH_ACK | dpkt.tcp.TH_RST) == dpkt.tcp.TH_ACK and acked > theirs.acked:
         found += of_ack(theirs, tcp, segment, acked)
         theirs.acked = acked
+        while len(theirs.sent) > REMEMBERED and theirs.sent[0].end <= acked:
+            theirs.sent.pop(0)
     if size and not tcp.flags & dpkt.tcp.TH_RST and not is_copy:
         found += of_bytes(mine, theirs, segment, rtt_ns)
         if segment.end > mine.top:
