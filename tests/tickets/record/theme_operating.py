@@ -186,7 +186,7 @@ def silent_path(stage: Ticket) -> None:
 
 @ticket
 def consumes_again(stage: Ticket) -> None:
-    """The queue of a consumer is deleted and declared anew; it is told so and consumes again."""
+    """The queue of a consumer is deleted and declared anew; the broker cancels it, and it consumes again."""
 
     async def play() -> None:
         url = "amqp://guest:guest@127.0.0.1/?name=alerts"
