@@ -236,7 +236,7 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         most = sorted(places.items(), key=lambda each: -each[1])
         where = ", ".join(f"{clean(name)} {count:,}" for name, count in most[:3])
         where += f" and {len(most) - 3} more" if len(most) > 3 else ""
-        rows.append([clean(row["client"]), where, _rate(row['publishes'] / span)])
+        rows.append([clean(row["client"]), where, _rate(row["publishes"] / span)])
     if len(rows) == 1:
         return ""
     lines = _columns(rows, "llr", width)

@@ -52,7 +52,7 @@ def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row
     Args:
         rows: of `time_spent`.
         findings: of `findings`, worst first.
-        most: number of connections at most. Those on which nobody waited, or of which nothing can be told, are left out.
+        most: number of connections at most. Those on which nobody waited, or nothing can be told, are left out.
     """
     named = {row["connection_id"]: -at for at, row in reversed(list(enumerate(findings)))}
     waiting = [row for row in rows if max(row["idle_ns"], row["unknown_ns"]) < row["wall_ns"] * (1 - LEAST)]

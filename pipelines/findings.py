@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from amqpscope import spec
 from amqpscope.dissector.formatting import duration
 from amqpscope.pipelines.model.walk import conform, schema
-from amqpscope import spec
 from amqpscope.spec import handshakes
 from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
 
