@@ -80,9 +80,9 @@ def read(
     Raises:
         amqpscope.pipelines.spark.reader.ReadError: there is no such table, or nothing at `paths`.
     """
-    from amqpscope.pipelines.spark.reader import read_table  # noqa: PLC0415 - Spark is optional
+    from amqpscope.pipelines.spark import reading  # noqa: PLC0415 - Spark is optional
 
-    return read_table(spark, paths, table, **options)
+    return reading.read(spark, paths, table, **options)
 
 
 if not TYPE_CHECKING:  # type checkers would take any name for one that is there

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from typing import overload
 
 import pyarrow as pa
 
+from amqpscope import spec
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.places import Place, place
@@ -15,9 +18,11 @@ from amqpscope.dissector.reading import Paths, Reading
 from amqpscope.dissector.tables import origin
 from amqpscope.dissector.time_range import When, time_range
 from amqpscope.pipelines.command import is_tables
-from amqpscope.pipelines.folder import dissected, note_of_statistics
-from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.relations.compute import compute
+from amqpscope.pipelines.folder import dissected, note_of_statistics, parts, read_parts
+from amqpscope.pipelines.model.events import decoded
+from amqpscope.pipelines.model.walk import conform, schema
+from amqpscope.pipelines.model.when_read import ADDRESSES, added, completed
+from amqpscope.pipelines.relations.compute import NAMES, compute, in_parts
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.run.engine import Emit
 from amqpscope.pipelines.statistics import HOUR_NS, tables
@@ -79,7 +84,8 @@ def analyze(
         replace: whether statistics of other captures in `output` are replaced.
 
     Returns:
-        Tables by name (`confirms`, `settlements`, ...); the folder, if `output` is given.
+        Tables by name (`confirms`, `settlements`, ...), with the columns that they have when read (`read_tables`); the
+        folder, if `output` is given.
 
     Raises:
         CaptureError: nothing has that name (then it is also a `FileNotFoundError`), a file is not a capture, or TLS
@@ -114,9 +120,50 @@ def _of_folder(
     return place(output)
 
 
+def read_tables(folder: str | os.PathLike[str]) -> dict[str, pa.RecordBatchReader]:
+    """Read a folder of tables or statistics.
+
+    Statistics have times as timestamps, and the addresses of their connections besides; those that follow from others
+    are computed where the folder lacks them.
+
+    Args:
+        folder: what `amqpscope dissect` or `amqpscope analyze` wrote.
+
+    Returns:
+        A reader for each table, by name. Readers are lazy; columns that the folder lacks are null.
+
+    Raises:
+        ReadError: it holds no tables. Reading one that cannot be read raises it as well.
+    """
+    where = place(folder)
+    is_analyzed = (where / "endpoints").is_dir()
+    if not is_analyzed:
+        dissected(where)
+    names = ("captures", *tables(), *NAMES) if is_analyzed else [n for n in spec.tables() if (where / n).is_dir()]
+    addresses = cache(lambda: _whole(where, "endpoints", ("connection_id", *ADDRESSES)))
+
+    def rows(name: str) -> Iterator[pa.RecordBatch]:
+        is_lacking = name in NAMES and not parts(where, name)
+        computed = (each for _, each in in_parts(where, [name])) if is_lacking else ()
+        read = () if is_lacking else read_parts(where, name, schema(name).names)
+        for each in chain(computed, map(decoded, read)):
+            whole = conform(name, {column: each[column] for column in each.column_names}, len(each))
+            yield from completed(name, whole, addresses() if added(name) else None).combine_chunks().to_batches()
+
+    made = {name: pa.schema([*schema(name), *added(name)]) for name in dict.fromkeys(names)}
+    return {name: pa.RecordBatchReader.from_batches(kinds, rows(name)) for name, kinds in made.items()}
+
+
+def _whole(folder: Place, name: str, columns: Sequence[str]) -> pa.Table:
+    rows = map(decoded, read_parts(folder, name, columns))
+    kinds = pa.schema([schema(name).field(column) for column in columns])
+    return pa.concat_tables([kinds.empty_table(), *rows], promote_options="default")
+
+
 def _collected(make: Callable[[Emit], None]) -> dict[str, pa.Table]:
     """Return all tables that are emitted."""
     found = {name: [schema(name).empty_table()] for name in tables()}
     make(lambda name, rows: found[name].append(rows))
     made = {name: pa.concat_tables(parts) for name, parts in found.items()}
-    return {**made, **dict(compute(made))}
+    made |= dict(compute(made))
+    return {name: completed(name, rows, made["endpoints"]) for name, rows in made.items()}

@@ -2,15 +2,15 @@
 
 Given pyarrow Tables, they walk in this process and return a pyarrow Table; given DataFrames, on Spark, and return a
 DataFrame. Arguments are named after their tables: `frames` is `amqp091_frames`. `captures` says which captures have a
-snap length: messages whose end it cuts then keep their times. Columns that a table lacks are null; a table that is left
-out has no rows. A table with the columns of another one is an error.
+snap length: messages whose end it cuts then keep their times; `connections` has the addresses of rows. Columns that a
+table lacks are null; a table that is left out has no rows. A table with the columns of another one is an error.
 
 Only `analyze` knows whether `dissect` was given a time range, or was interrupted; here tables are taken as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.errors import Error
 from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.model.when_read import completed, ends
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,28 +32,10 @@ Table = TypeVar("Table", pa.Table, "DataFrame")
 HOUR_NS = 3_600_000_000_000
 
 __all__ = [
-    "calls",
-    "channel_errors",
-    "commands",
-    "confirms",
-    "deaths",
-    "endpoints",
-    "failures",
-    "flow_control",
-    "gaps",
-    "heartbeats",
-    "latency_buckets",
-    "latency_summary",
-    "operations",
-    "published",
-    "relation",
-    "rpcs",
-    "settlements",
-    "stream_credit",
-    "stream_deliveries",
-    "tcp_delays",
-    "transits",
-]
+    "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
+    "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
+    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits",
+]  # fmt: skip
 
 
 def confirms(
@@ -194,15 +177,21 @@ def heartbeats(
     )  # fmt: skip
 
 
-def channel_errors(frames: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None) -> Table:
+def channel_errors(
+    frames: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None, connections: Table | None = None
+) -> Table:
     """Return the table `channel_errors`: one row per channel, session or connection that was closed with an error.
 
     Args:
         frames: `amqp091_frames`.
         anomalies: `anomalies`; without it no gaps are known.
         amqp010_frames: `amqp010_frames`.
+        connections: `connections`; without it rows have no addresses.
     """
-    return _job("channel_errors", amqp091_frames=frames, anomalies=anomalies, amqp010_frames=amqp010_frames)
+    return _job(
+        "channel_errors", amqp091_frames=frames, anomalies=anomalies, amqp010_frames=amqp010_frames,
+        connections=connections,
+    )  # fmt: skip
 
 
 def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
@@ -272,9 +261,9 @@ def endpoints(connections: Table) -> Table:
     return _job("endpoints", connections=connections)
 
 
-def deaths(messages: Table) -> Table:
+def deaths(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `deaths`, of `messages`: one row per delivery of a message that was dead-lettered before."""
-    return _job("deaths", messages=messages)
+    return _job("deaths", messages=messages, connections=connections)
 
 
 def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
@@ -292,14 +281,14 @@ def tcp_delays(connections: Table, tcp_events: Table) -> Table:
     return _job("tcp_delays", connections=connections, tcp_events=tcp_events)
 
 
-def operations(frames: Table) -> Table:
+def operations(frames: Table, connections: Table | None = None) -> Table:
     """Return the table `operations`, of `amqp091_frames`: one row per method that sets something up or closes it."""
-    return _job("operations", amqp091_frames=frames)
+    return _job("operations", amqp091_frames=frames, connections=connections)
 
 
-def published(messages: Table) -> Table:
+def published(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `published`, of `messages`: the messages published, second by second."""
-    return _job("published", messages=messages)
+    return _job("published", messages=messages, connections=connections)
 
 
 def relation(name: str, **statistics: Table) -> Table:
@@ -330,7 +319,7 @@ def relation(name: str, **statistics: Table) -> Table:
         given = dict(statistics)
         spark = next(iter(given.values())).sparkSession
         found = dict(relations(spark, given, [name]))[name]
-    return cast("Table", found)
+    return cast("Table", _read(name, found, statistics.values()))
 
 
 def latency_summary(
@@ -396,7 +385,16 @@ def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
         found = jobs_on_spark.job(name, given, window_ns)
     else:
         found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
-    return cast("Table", found)
+    return cast("Table", _read(name, found, given.values()))
+
+
+def _read(name: str, rows: Any, given: Iterable[Any]) -> Any:
+    """Return rows with the columns that they have where they are read."""
+    if isinstance(rows, pa.Table):
+        return completed(name, rows, ends(given))
+    from amqpscope.pipelines.spark import when_read  # noqa: PLC0415 - Spark is optional
+
+    return when_read.completed(name, rows, when_read.ends(given))
 
 
 def _check(name: str, table: str, columns: Sequence[str]) -> None:

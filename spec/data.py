@@ -23,6 +23,9 @@ from amqpscope.spec.model import (
     WireType,
 )
 
+TIME, CONNECTION = "ts_ns", "connection_id"
+"""Names and ends of names of columns from which others follow when statistics are read."""
+
 
 def names() -> list[str]:
     """Return the names of the protocols that are held as data."""
@@ -105,8 +108,26 @@ def tables() -> dict[str, Table]:
                 methods_of = column["methods_of"]
             else:
                 listed.append(Column(**column))
-        result[name] = Table(name, entry["doc"], tuple(listed), entry["written_by"], methods_of)
+        by = entry["written_by"]
+        added = _when_read(listed, document["when_read"]) if by == "analyze" else ()
+        result[name] = Table(name, entry["doc"], tuple(listed), by, methods_of, added)
     return result
+
+
+def _when_read(listed: list[Column], rule: dict[str, Any]) -> tuple[Column, ...]:
+    """Return the columns that a table has besides when it is read."""
+    taken = {column.name for column in listed}
+    found = []
+    for name in (column.name for column in listed if column.type == "int64"):
+        if name == TIME or name.endswith(f"_{TIME}"):
+            doc = rule["times"].format(column=name)
+            found.append(Column(name.removesuffix("_ns"), "timestamp", doc))
+        elif name == CONNECTION or name.endswith(f"_{CONNECTION}"):
+            before = name.removesuffix(CONNECTION)
+            own = taken & {before + entry["name"] for entry in rule["addresses"]}
+            some = () if own else rule["addresses"]
+            found += [Column(before + each["name"], each["type"], each["doc"].format(column=name)) for each in some]
+    return tuple(found)
 
 
 def _shown(entry: dict[str, Any]) -> Shown:

@@ -31,6 +31,8 @@ from amqpscope.spec.model import (
     Table,
 )
 
+WHEN_READ = "Besides, where it is read in Python or on Spark (not in its files):"
+
 
 def describe(name: str, protocol: Protocol) -> list[str]:
     """Return the description of a name, one section for each meaning.
@@ -371,7 +373,11 @@ def of_table(table: Table, protocol: Protocol) -> list[str]:
     whole = _whole(table, protocol)
     lines = title(table.name, f"table written by {table.written_by}, {len(whole.columns)} columns")
     lines += [*paragraph(table.doc), ""]
-    return lines + aligned([c.name, c.type, c.unit or "", c.doc] for c in whole.columns)
+    lines += aligned([c.name, c.type, c.unit or "", c.doc] for c in whole.columns)
+    if table.when_read:
+        lines += ["", *paragraph(WHEN_READ), ""]
+        lines += aligned([c.name, c.type, c.unit or "", c.doc] for c in table.when_read)
+    return lines
 
 
 def of_column(name: str, protocol: Protocol) -> list[str]:
@@ -379,7 +385,7 @@ def of_column(name: str, protocol: Protocol) -> list[str]:
     rows = []
     for table in data.tables().values():
         whole = _whole(table, protocol)
-        rows += [[table.name, c.type, c.unit or "", c.doc] for c in whole.columns if c.name == name]
+        rows += [[table.name, c.type, c.unit or "", c.doc] for c in whole.columns + table.when_read if c.name == name]
     if not rows:
         return []
     lines = title(name, "column") + aligned(rows)

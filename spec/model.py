@@ -375,6 +375,8 @@ class Table:
     written_by: str
     """The command that writes it: `dissect` or `analyze`."""
     methods_of: str | None = None
+    when_read: tuple[Column, ...] = ()
+    """What it has besides where it is read in Python or on Spark: times of `timestamp`, addresses of connections."""
 
     def with_methods(self, protocol: Protocol) -> "Table":
         """Return the table with one column for each method argument of the protocol after its own."""

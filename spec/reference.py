@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from amqpscope.spec import codes, data, describe, describe_codes, findings, handshakes, tls
-from amqpscope.spec.model import Class, Field, Protocol, Table
+from amqpscope.spec.model import Class, Column, Field, Protocol, Table
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference.md"
 _DIFF_LINES = 40
@@ -143,6 +143,12 @@ def _tables(protocols: list[Protocol]) -> list[str]:
     for table in data.tables().values():
         lines += [f"### {table.name}", "", f"Written by `amqpscope {table.written_by}`. {table.doc}", ""]
         lines += _columns(table)
+        if table.when_read:
+            lines += [
+                describe.WHEN_READ,
+                "",
+                *_grid_of(table.when_read),
+            ]
         for protocol in protocols:
             if table.methods_of == protocol.name:
                 count = len(table.columns)
@@ -152,7 +158,11 @@ def _tables(protocols: list[Protocol]) -> list[str]:
 
 
 def _columns(table: Table, start: int = 0) -> list[str]:
-    rows = [[f"`{c.name}`", c.type, c.unit or "", c.doc] for c in table.columns[start:]]
+    return _grid_of(table.columns[start:])
+
+
+def _grid_of(columns: tuple[Column, ...]) -> list[str]:
+    rows = [[f"`{c.name}`", c.type, c.unit or "", c.doc] for c in columns]
     return _grid(["column", "type", "unit", ""], rows)
 
 

@@ -16,7 +16,7 @@ from amqpscope.spec import documents
 Rows = tuple[str, pa.Table]
 """Rows of a table of statistics, in its declared columns."""
 
-_TYPES = {
+TYPES = {
     "bool": pa.bool_(),
     "int32": pa.int32(),
     "int64": pa.int64(),
@@ -25,6 +25,7 @@ _TYPES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "double": pa.float64(),
 }
+"""Types of columns, by their names in declarations."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def schema(table: str) -> pa.Schema:
 def _schema(table: str, _: object) -> pa.Schema:
     found = spec.tables()[table]
     declared = found.with_methods(spec.load(found.methods_of)) if found.methods_of else found
-    return pa.schema([(column.name, _TYPES[column.type]) for column in declared.columns])
+    return pa.schema([(column.name, TYPES[column.type]) for column in declared.columns])
 
 
 def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:

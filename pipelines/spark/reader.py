@@ -31,7 +31,7 @@ __all__ = ["MissingTablesError", "ReadError", "dissected", "read_note", "read_ta
 def read_table(
     spark: SparkSession, paths: str | PathLike[str] | Sequence[str | PathLike[str]], table: str, **options: str
 ) -> DataFrame:
-    """Read a table; see `pipelines.read`."""
+    """Read a table as files have it; the arguments are those of `pipelines.read`."""
     if table not in spec.tables():
         raise ReadError(f"{table}: no such table; there are {', '.join(spec.tables())}")
     given = [fspath(paths)] if isinstance(paths, str | PathLike) else [fspath(path) for path in paths]

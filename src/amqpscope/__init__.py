@@ -9,6 +9,7 @@
     messages = amqpscope.read("trouble.pcap")["messages"]  # a pyarrow.RecordBatchReader for each table
     amqpscope.dissect("captures/", "tables")  # the tables, as Parquet
     confirms = amqpscope.analyze("trouble.pcap")["confirms"]  # a pyarrow.Table for each table of statistics
+    settlements = amqpscope.read_tables("stats")["settlements"]  # of a folder that `amqpscope analyze` wrote
     amqpscope.report("trouble.pcap", "report.html")  # one page about all of it
     amqpscope.spec.load("amqp-0-9-1").method("basic.publish").fields
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from amqpscope.dashboards.api import report
     from amqpscope.dissector.api import dissect, frames, handshakes
     from amqpscope.dissector.reading import read
-    from amqpscope.pipelines.api import analyze
+    from amqpscope.pipelines.api import analyze, read_tables
 
-__all__ = ["Error", "analyze", "dissect", "frames", "handshakes", "read", "report", "spec"]
+__all__ = ["Error", "analyze", "dissect", "frames", "handshakes", "read", "read_tables", "report", "spec"]
 
 # To offer one more name: a line here, one in `__all__`, and its import above, which is what type checkers read.
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "frames": "amqpscope.dissector.api:frames",
     "handshakes": "amqpscope.dissector.api:handshakes",
     "read": "amqpscope.dissector.reading:read",
+    "read_tables": "amqpscope.pipelines.api:read_tables",
     "report": "amqpscope.dashboards.api:report",
     "spec": "amqpscope.spec",
 }

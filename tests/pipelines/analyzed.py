@@ -38,7 +38,7 @@ def related(statistics: dict[str, pa.Table], name: str) -> list[dict[str, Any]]:
 
 @cache
 def statistics(stem: str) -> dict[str, pa.Table]:
-    """What `amqpscope.analyze` returns for a recording."""
+    """What `amqpscope analyze` writes for a recording."""
     found = walked(FOLDER / f"{stem}.pcap")
     return {**found, **dict(compute.compute(found))}
 

@@ -12,9 +12,10 @@ import pyarrow.dataset as ds
 import pytest
 
 import amqpscope
-from amqpscope import pipelines
+from amqpscope import pipelines, spec
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines import jobs
+from amqpscope.pipelines.model.when_read import completed
 from amqpscope.pipelines.relations.compute import NAMES as RELATIONS
 from amqpscope.pipelines.relations.texts import SOURCES
 from tests.dissector.recordings import ours
@@ -52,7 +53,8 @@ RECORDED = (
 def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"
     tables = ours(path)
-    whole = statistics(capture)
+    written = statistics(capture)
+    whole = {name: completed(name, table, written["endpoints"]) for name, table in written.items()}
     assert set(whole) == {*jobs.__all__, *RELATIONS, "captures"} - {"relation"}
     for name in RELATIONS[RECORDED.index(capture) % 3 :: 3]:  # each of two or three recordings
         assert rows(jobs.relation(name, **{each: whole[each] for each in SOURCES})) == rows(whole[name]), name
@@ -104,8 +106,12 @@ def test_analyze_writes_what_it_returns(tmp_path: Path) -> None:
     assert main(["dissect", str(path), "-o", str(tmp_path / "tables")]) == 0
     assert amqpscope.analyze(path, tmp_path / "stats") == tmp_path / "stats"
     of_tables = amqpscope.analyze(tmp_path / "tables")
+    of_folder = amqpscope.read_tables(tmp_path / "stats")
     for name, table in whole.items():
-        assert rows(ds.dataset(str(tmp_path / "stats" / name)).to_table()) == rows(table) == rows(of_tables[name])
+        written = ds.dataset(str(tmp_path / "stats" / name)).to_table()
+        assert written.column_names == [each.name for each in spec.tables()[name].columns]
+        assert rows(written) == rows(table.select(written.column_names))
+        assert rows(table) == rows(of_tables[name]) == rows(of_folder[name].read_all())
     assert main(["analyze", str(tmp_path / "tables"), "--to", "1", "-o", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="are for captures"):

@@ -117,7 +117,10 @@ def test_analyze_writes_it_beside_all_others(tmp_path: Path) -> None:
     (tmp_path / "gizmo.pcap").write_bytes(pcap(wire.packets, ns=True))
     found = amqpscope.analyze(tmp_path / "gizmo.pcap")
     expected = sorted(reference(dissect_packets(wire.packets)), key=lambda row: row["put_frame_no"])
-    assert sorted(plain_rows(found["gizmo_puts"]), key=lambda row: row["put_frame_no"]) == expected
+    declared = [column.name for column in spec.tables()["gizmo_puts"].columns]
+    puts = plain_rows(found["gizmo_puts"].select(declared))
+    assert sorted(puts, key=lambda row: row["put_frame_no"]) == expected
+    assert {*found["gizmo_puts"]["client_ip"].to_pylist()} == {"10.0.0.1"}
     assert found["endpoints"]["protocol"].to_pylist() == ["gizmo"]
 
 
