@@ -131,7 +131,7 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     )
     parts = [brokers or "no broker", counted]
     if not unread:
-        parts.append(f"{data['publishes'] / span:.0f} publishes/s, {data['deliveries'] / span:.0f} deliveries/s")
+        parts.append(f"{_rate(data['publishes'] / span)} publishes/s, {_rate(data['deliveries'] / span)} deliveries/s")
     line = "; ".join(parts) if total else "no connection of a known protocol"
     lines = [head]
     if total or not data["goes_on"]:
@@ -155,8 +155,9 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     worse = [row for row in findings if row["severity"] != SEVERITIES[-1]]
     notes = [row for row in findings if row["severity"] == SEVERITIES[-1]]
     lines = ["WHAT IS WRONG"] if worse else []
+    room = len(str(min(len(worse), MOST_FINDINGS))) + 1
     for number, row in enumerate(worse[:MOST_FINDINGS], 1):
-        head = f"{number:<2}{row['party'].upper():8} "
+        head = f"{number:<{room}}{row['party'].upper():8} "
         body = clean(row["text"]) + _packets(row)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
         lines += [line.replace(_TIED, " ") for line in wrapped]
@@ -235,7 +236,7 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         most = sorted(places.items(), key=lambda each: -each[1])
         where = ", ".join(f"{clean(name)} {count:,}" for name, count in most[:3])
         where += f" and {len(most) - 3} more" if len(most) > 3 else ""
-        rows.append([clean(row["client"]), where, f"{row['publishes'] / span:.0f}"])
+        rows.append([clean(row["client"]), where, _rate(row["publishes"] / span)])
     if len(rows) == 1:
         return ""
     lines = _columns(rows, "llr", width)
@@ -319,6 +320,11 @@ def _cut(value: str, room: int) -> str:
 
 def _number(value: int | None, missing: str = "?") -> str:
     return missing if value is None else f"{value:,}"
+
+
+def _rate(each: float) -> str:
+    """Return a number per second; what is there, but seldom, is no zero."""
+    return f"{each:.0f}" if each >= 1 or not each else f"{max(each, 0.001):.1g}"
 
 
 def _signed(value: int | None) -> str:

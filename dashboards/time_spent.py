@@ -52,10 +52,10 @@ def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row
     Args:
         rows: of `time_spent`.
         findings: of `findings`, worst first.
-        most: number of connections at most. Those on which nobody waited are left out.
+        most: number of connections at most. Those on which nobody waited, or nothing can be told, are left out.
     """
     named = {row["connection_id"]: -at for at, row in reversed(list(enumerate(findings)))}
-    waiting = [row for row in rows if row["idle_ns"] < row["wall_ns"] * (1 - LEAST)]
+    waiting = [row for row in rows if max(row["idle_ns"], row["unknown_ns"]) < row["wall_ns"] * (1 - LEAST)]
     waiting.sort(
         key=lambda row: (named.get(row["connection_id"], -len(named) - 1), row["wall_ns"] - row["idle_ns"]),
         reverse=True,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from amqpscope import spec
 from amqpscope.dissector.formatting import duration
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
@@ -95,7 +96,7 @@ def _blindness(select: Select) -> tuple[str | None, str | None]:
     row: dict[str, Any] = select(
         "select count(*) as connections, "
         "count(*) filter (where (tls_version is not null or protocol = 'tls') and not coalesce(tls_decrypted, false)) "
-        "as encrypted, count(*) filter (where handshake_outcome = 'one-direction') as one_way, "
+        "as encrypted, count(*) filter (where handshake_outcome = 'one-direction' and bytes > 0) as one_way, "
         "count(*) filter (where coalesce(frames, 0) = 0) as empty, "
         "cast(coalesce(sum(lost_bytes), 0) + coalesce(sum(skipped_bytes), 0) as bigint) as lost from endpoints"
     )[0]
@@ -128,7 +129,8 @@ def _order(rule: Rule, place: int) -> tuple[Any, ...]:
 def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
     wanted = schema("findings").names
     made = {name: row.get(name) for name in wanted}
-    made |= {"code": rule.code, "severity": rule.severity, "party": rule.party, "at_least": bool(row.get("uncertain"))}
+    made |= {"code": rule.code, "severity": rule.severity, "at_least": bool(row.get("uncertain"))}
+    made["party"] = row.get("party") or _party(row.get("verdict")) or rule.party
     made["last_packet"] = row.get("last_packet")
     made["text"], made["advice"] = filled(rule.text, row), filled(rule.advice, row)
     if row.get("uncertain"):
@@ -140,6 +142,12 @@ def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _party(verdict: str | None) -> str | None:
+    """Return who can mend what a verdict on a connection says, where that is not whom its rule names."""
+    cause = handshakes.load().causes.get(verdict or "")
+    return cause.party if cause else None
+
+
 def filled(text: str, row: Mapping[str, Any]) -> str:
     """Return a text with the values of a row in the place of {name} and {name:shown}.
 
@@ -149,7 +157,12 @@ def filled(text: str, row: Mapping[str, Any]) -> str:
     at, is_one = 0, False
     for found in PLACE.finditer(text):
         value = row.get(found[1])
-        made = remedy(str(value), row) if found[2] == "remedy" else shown(value, found[2])
+        if found[2] == "remedy":
+            made = remedy(str(value), row)
+        elif found[2] == "reason":
+            made = shown(value or named(row) or "it gave no reason", None)
+        else:
+            made = shown(value, found[2])
         if found[1] == "client" and made.count(" ") >= SENTENCE - 1:
             made = f'"{made}"'
         parts += [_agreeing(text[at : found.start()], is_one), made]
@@ -187,10 +200,23 @@ def shown(value: Any, how: str | None) -> str:
     return str(value)[:_LONGEST]
 
 
-SENTENCE = 3
+SENTENCE = 2
 """Words from which on the name of a client reads like a part of the text around it."""
 MADE_UP = "ctag"
 """In tags of consumers that brokers and client libraries make up, and that say nothing: amq.ctag-..., ctag1.9f3..."""
+
+
+def named(row: Mapping[str, Any]) -> str | None:
+    """Return the name of a code in its protocol (`error`: the method that has it), with the number; None: no code."""
+    code = row.get("code")
+    if code is None:
+        return None
+    protocol = spec.load(row["protocol"])
+    for column in (f"{row.get('error')}.code", "error_code", "reply_code", "response_code"):
+        name = protocol.names_of(column).get(code)
+        if name:
+            return f"{name} (code {code})"
+    return f"code {code}"
 
 
 def remedy(verdict: str, row: Mapping[str, Any]) -> str:

@@ -28,8 +28,11 @@ def of_cause(cause: handshakes.Cause) -> list[str]:
 
 
 def named(text: str) -> str:
-    """Return a text in which facts are named in capitals: CLIENT for {client}, as in manual pages."""
-    text = text.replace("(s)", "s")
+    """Return a text in which facts are named in capitals: CLIENT for {client}, as in manual pages.
+
+    What stands behind a word or a fact without a blank is a part that not all such texts have: it is left out.
+    """
+    text = re.sub(r"(?<=[\w)}])\{\w+\}", "", text).replace("(s)", "s")
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: found[1].upper().replace("_", "-"), text)
 
 

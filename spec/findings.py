@@ -16,7 +16,7 @@ SEVERITIES = ("error", "warning", "note")
 PARTIES = ("broker", "client", "network", "capture")
 PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
 """A value in a text: its name, and how it is shown."""
-SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "remedy")
+SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "reason", "remedy")
 
 
 class RuleError(Error, ValueError):
@@ -30,7 +30,7 @@ class Rule:
     Attributes:
         code: such as `con-slow`.
         severity: one of SEVERITIES.
-        party: who can mend it, one of PARTIES.
+        party: who can mend it, one of PARTIES; a value of this name stands in its place, as does what a verdict says.
         source: SQL after `from`.
         where: SQL condition.
         group: SQL expressions that make one thing of many rows; None: each row is one thing.

@@ -90,6 +90,8 @@ class Cause:
     """Steps that prove it, in addition to the last ones."""
     anomaly: str | None = None
     """Code of the anomaly that a connection with this outcome gets."""
+    party: str | None = None
+    """Who can mend a failure, where that is not the client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
 from amqpscope.pipelines.across import lost, matching
 from amqpscope.pipelines.amqp091.confirms import numbering_rows
-from amqpscope.pipelines.model import outstanding, plain
+from amqpscope.pipelines.model import outstanding
 from amqpscope.pipelines.stream import publishing_ids
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
@@ -46,7 +46,6 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (hash_begin, (LANES, 0)),
     (hash_feed, (LANES, BYTES, 0, BYTES, 0, 0)),
     (hash_end, (LANES, BYTES, 0)),
-    (plain.advance, (INTS, ROWS, ROWS, 0, 0)),
     (outstanding._rebuild, (ROWS, INTS, INTS, 0)),
     (numbering_rows.fold, (ROWS, 0, ROWS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
-from amqpscope.pipelines.requests import rpcs
-from amqpscope.pipelines.requests.rpcs import Asking
+from amqpscope.pipelines.requests.rpcs_in_order import Asking, RpcsInOrder
 
 
-class Rpcs(rpcs.Rpcs):
+class Rpcs(RpcsInOrder):
     """The walk that writes rows of `rpcs`."""
 
+    SOURCE = FRAMES_010
     ASKING: ClassVar[Asking] = Asking(
-        FRAMES_010,
         columns=("name", "code", "reply_code", "reply_text", "queue"),
         keys={"name": tuple(f"session.{name}" for name in ("attach", "attached", "detach", "detached"))},
         code="code",

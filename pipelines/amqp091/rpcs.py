@@ -6,17 +6,16 @@ from typing import ClassVar
 
 from amqpscope import spec
 from amqpscope.pipelines.amqp091.frames import FRAMES
-from amqpscope.pipelines.requests import rpcs
-from amqpscope.pipelines.requests.rpcs import Asking
+from amqpscope.pipelines.requests.rpcs_in_order import Asking, RpcsInOrder
 
 DECLARES = ("queue.declare", "queue.declare-ok")
 
 
-class Rpcs(rpcs.Rpcs):
+class Rpcs(RpcsInOrder):
     """The walk that writes rows of `rpcs`."""
 
+    SOURCE = FRAMES
     ASKING: ClassVar[Asking] = Asking(
-        FRAMES,
         columns=("no_wait", "reply_code", "class_id", "method_id", "queue", "consumer_tag", "reply_text"),
         keys={
             "queue": DECLARES,

@@ -1,11 +1,11 @@
--- One row per broker and reason of connection.blocked: who was blocked, how long, and what it did to confirms.
+-- One row per broker and reason of connection.blocked, or channel.flow: who was blocked, how long, and what it did to confirms.
 -- None without rows of flow_control.
 with stops as (
-    select n.server, coalesce(f.reason, '') as reason, f.connection_id, n.client, f.start_ts_ns,
+    select n.server, case when f.cause = 'channel-flow' then 'it stopped channels (channel.flow)' else coalesce(f.reason, '') end as reason, f.connection_id, n.client, f.start_ts_ns,
         coalesce(f.end_ts_ns, n.last_ts_ns) as end_ts_ns, f.end_ts_ns is null as is_open,
         f.start_packet, f.end_packet, f.start_capture, f.end_capture
     from flow_control f join endpoints n on f.connection_id = n.connection_id
-    where f.cause = 'connection-blocked'
+    where f.cause = 'connection-blocked' or (f.cause = 'channel-flow' and f.side = 'server')
 ),
 sums as (
     select server, reason, count(distinct connection_id) as connections, count(*) as blocks, min(client) as client,

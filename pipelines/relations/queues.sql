@@ -62,6 +62,9 @@ given as (
         count(*) filter (where s.outcome = 'nack' or s.outcome = 'reject') as rejected,
         count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
         count(*) filter (where s.outcome = 'none') as unsettled,
+        -- put back, and nobody got them again
+        count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue)
+            - count(*) filter (where s.redelivered) as given_back,
         cast(sum(s.body_size) as bigint) as bytes
     from settlements s join endpoints n on s.connection_id = n.connection_id
     where s.queue is not null
@@ -131,7 +134,8 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
     coalesce(g.outs, 0) as outs,
     case when x.rows is null and coalesce(r.unsure, 0) = 0 and r.ins is not null
             and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
-        then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) else cast(null as bigint) end as left_over,
+        then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0)
+            + case when g.given_back > 0 then g.given_back else 0 end else cast(null as bigint) end as left_over,
     m.wait_p50_ns, s.wait_min_ns, s.wait_max_ns, coalesce(s.waits, 0) as waits,
     coalesce(c.consumers, 0) as consumers, c.consumer_tag, c.client, c.prefetch,
     coalesce(f.nacked, 0) as nacked, coalesce(g.rejected, 0) as rejected, coalesce(g.requeued, 0) as requeued,

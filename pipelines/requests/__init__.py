@@ -1,1 +1,1 @@
-"""The table `rpcs` of AMQP 0-9-1 and streams: synchronous requests and their answers."""
+"""The table `rpcs`: synchronous requests and their answers, of any protocol."""

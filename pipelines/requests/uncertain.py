@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.model.connection import CONN, first_gap, may_lack
+from itertools import islice
+
 from amqpscope.pipelines.model.unanswered import ANSWERED
-from amqpscope.pipelines.requests.open_requests import (
-    CH,
-    DROPPED,
-    HEAP,
-    LOST,
-    NO,
-    NONE,
-    ONCE,
-    QU,
-    State,
-    emit,
-    end_request,
-    free_node,
-    pop,
-)  # fmt: skip
+from amqpscope.pipelines.requests.queues import DROPPED, NONE, ONCE, Channel, Found, Held, Queue, Queues, Request
 
 TRUST = 2
 """Requests answered before the next of their kind which show that a side asks one at a time."""
@@ -28,242 +13,172 @@ LOOKED_AT = 256
 """Open requests among which the one of an answer is looked for by content."""
 
 
-@kernel
-def trusted(heap: Array, side: int) -> bool:
-    """Return whether a side asks one at a time, so far."""
-    return heap[HEAP.PIPELINED_SERVER + side] == 0 and heap[HEAP.ALONE_SERVER + side] >= TRUST
-
-
-@kernel
 def differ(key: int, other: int) -> bool:
     """Return whether a request and an answer cannot belong together."""
     return key != 0 and other not in (0, key)
 
 
-@kernel
-def may_lack_requests(conn: Array, gaps: Array, channels: Array, slot: int, side: int, after: int, before: int) -> bool:
-    """Return whether requests of a side may be missing between two frames, as later frames of it show."""
-    return may_lack(conn, gaps, side, after, before) or channels[slot, CH.CUT_SERVER + side] > after
+class Uncertain(Queues):
+    """Queues, and pairs of what is in them."""
 
+    def trusts(self, side: int) -> bool:
+        """Return whether a side asks one at a time, so far."""
+        return not self.asked.pipelined[side] and self.asked.alone[side] >= TRUST
 
-@kernel
-def may_be_last(conn: Array, queues: Array, q: int, frame: int) -> bool:
-    """Return whether requests may be missing before a frame, because no later frame of that side was seen."""
-    return queues[q, QU.KIND] >= ONCE and conn[CONN.LAST_SERVER + queues[q, QU.SIDE]] < frame
+    def may_lack_requests(self, channel: Channel, side: int, after: int, before: int) -> bool:
+        """Return whether requests of a side may be missing between two frames, as later frames of it show."""
+        return channel.cut[side] > after or self.opened.may_lack(side, after, before)
 
+    def may_lack_answer(self, side: int, request: Request, after: int, before: int) -> bool:
+        """Return whether the answer to a request of a side may be missing between two frames."""
+        cut = request.cut
+        return (cut is not None and after < cut[0] < before) or self.opened.may_lack(1 - side, after, before)
 
-@kernel
-def is_uncertain(conn: Array, gaps: Array, channels: Array, queues: Array, nodes: Array, slot: int, q: int) -> bool:
-    """Return whether the answer to the oldest request may be missing, or an answer may be to a request before it."""
-    if queues[q, QU.COUNT] > 0 and queues[q, QU.GOOD] < nodes[queues[q, QU.HEAD], NO.FRAME]:
-        return True
-    oldest = queues[q, QU.SKIP_FRAME] if queues[q, QU.SKIP] > 0 else nodes[queues[q, QU.HEAD], NO.FRAME]
-    after = max(oldest, queues[q, QU.ALIGNED])
-    other = 1 - queues[q, QU.SIDE]
-    return first_gap(conn, gaps, other, after) >= 0 or channels[slot, CH.CUT_SERVER + other] > after
+    def may_be_last(self, queue: Queue, frame: int) -> bool:
+        """Return whether requests may be missing before a frame, because no later frame of that side was seen."""
+        return queue.kind >= ONCE and self.opened.last_so_far(queue.side) < frame
 
+    def is_uncertain(self, channel: Channel, queue: Queue) -> bool:
+        """Return whether the answer to the oldest request may be missing, or an answer may be to one before it."""
+        if queue.open and queue.good < queue.open[0].frame:
+            return True
+        oldest = queue.skip_frame if queue.skip > 0 else queue.open[0].frame
+        after, other = max(oldest, queue.aligned), 1 - queue.side
+        return channel.cut[other] > after or self.opened.lacks(other, after)
 
-@called
-def drop_answers(state: State, q: int) -> None:
-    """Drop all held answers: whose they are stays unknown."""
-    queues = state[4]
-    while queues[q, QU.HELD] > 0:
-        drop_answer(state, q)
+    def drop_answer(self, queue: Queue) -> None:
+        """Drop the oldest held answer: whose it is stays unknown."""
+        self.asked.live -= 1
+        self.emit(Found(NONE, queue.held.popleft().event, DROPPED))
 
+    def drop_answers(self, queue: Queue) -> None:
+        """Drop all held answers."""
+        while queue.held:
+            self.drop_answer(queue)
 
-@called
-def drop_requests(state: State, slot: int, q: int) -> None:
-    """Drop all requests of a queue, which is LOST: which of them were answered stays unknown."""
-    _, _, _, _, queues, nodes, heap, _ = state
-    slack = queues[q, QU.COUNT] - queues[q, QU.HELD]
-    if slack < 0 or queues[q, QU.SKIP] > 0 or queues[q, QU.STATE] == LOST:
-        slack = NONE
-    queues[q, QU.SLACK] = slack
-    queues[q, QU.STATE] = LOST
-    queues[q, QU.SKIP] = 0
-    drop_answers(state, q)
-    while queues[q, QU.COUNT] > 0:
-        end_request(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
-        pop(queues, nodes, heap, q)
+    def drop_request(self, channel: Channel, queue: Queue) -> None:
+        """Drop the oldest request: whether it was answered stays unknown."""
+        self.end(channel, queue, self.pop(queue), unknown=True)
 
+    def drop_all(self, channel: Channel, queue: Queue) -> None:
+        """Drop all requests of a queue, which is lost: which of them were answered stays unknown."""
+        slack = len(queue.open) - len(queue.held)
+        queue.slack = NONE if slack < 0 or queue.skip > 0 or queue.lost else slack
+        queue.lost, queue.skip = True, 0
+        self.drop_answers(queue)
+        while queue.open:
+            self.drop_request(channel, queue)
 
-@called
-def resolve(state: State, slot: int, q: int) -> None:
-    """Pair held answers as far as possible: when the next request comes, or at the end."""
-    conn, gaps, _, channels, queues, nodes, heap, _ = state
-    side = queues[q, QU.SIDE]
-    if queues[q, QU.HELD] == queues[q, QU.TRIED] and not trusted(heap, side):
-        return  # nothing is new
-    since = min(nodes[queues[q, QU.HEAD], NO.FRAME], queues[q, QU.GOOD])
-    newest = nodes[queues[q, QU.HELD_TAIL], NO.FRAME]
-    lacking = may_lack_requests(conn, gaps, channels, slot, side, since, newest) or may_be_last(conn, queues, q, newest)
-    if queues[q, QU.COUNT] == queues[q, QU.HELD] and not lacking and nothing_lost(queues, nodes, q):
-        while queues[q, QU.HELD] > 0:
-            if nodes[queues[q, QU.HELD_HEAD], NO.ASKED] > nodes[queues[q, QU.HEAD], NO.FRAME]:
-                heap[HEAP.PIPELINED_SERVER + side] = 1
-            pair(state, q)
-        return
-    if trusted(heap, side):
-        if one_at_a_time(state, slot, q):
-            take_newest(state, slot, q)
+    def pair(self, queue: Queue) -> None:
+        """Pair the oldest held answer with the oldest request."""
+        request, held = self.pop(queue), queue.held.popleft()
+        self.asked.live -= 1
+        self.emit(Found(request.event, held.event, ANSWERED, note=request.note))
+
+    def resolve(self, channel: Channel, queue: Queue) -> None:
+        """Pair held answers as far as possible: when the next request comes, or at the end."""
+        side = queue.side
+        if len(queue.held) == queue.tried and not self.trusts(side):
+            return  # nothing is new
+        if not queue.open:
+            self.drop_answers(queue)
             return
-        heap[HEAP.PIPELINED_SERVER + side] = 1
-    if not lacking:
-        recognise(state, slot, q)
-    queues[q, QU.TRIED] = queues[q, QU.HELD]
+        newest, oldest = queue.held[-1].frame, queue.open[0].frame
+        lacking = self.may_lack_requests(channel, side, min(oldest, queue.good), newest)
+        lacking = lacking or self.may_be_last(queue, newest)
+        if len(queue.open) == len(queue.held) and not lacking and nothing_lost(queue):
+            while queue.held:
+                if queue.held[0].asked > queue.open[0].frame:
+                    self.asked.pipelined[side] = True
+                self.pair(queue)
+            return
+        if self.trusts(side):
+            if self.one_at_a_time(channel, queue):
+                self.take_newest(channel, queue)
+                return
+            self.asked.pipelined[side] = True
+        if not lacking:
+            self.recognise(channel, queue)
+        queue.tried = len(queue.held)
 
+    def one_at_a_time(self, channel: Channel, queue: Queue) -> bool:
+        """Return whether each request may have been answered before the next one, and once."""
+        held = iter(queue.held)
+        answer = next(held, None)
+        for request, following in zip(queue.open, [*islice(queue.open, 1, None), None], strict=True):
+            answers = 0
+            while answer is not None and answer.ordinal == request.ordinal:
+                answers += 1
+                if answers > 1 and not self.may_lack_requests(channel, queue.side, request.frame, answer.frame):
+                    return False
+                answer = next(held, None)
+            if answers == 0 and following is not None:
+                after = max(request.frame, queue.aligned)
+                if not self.may_lack_answer(queue.side, request, after, following.frame):
+                    return False
+        return True
 
-@called
-def pair(state: State, q: int) -> None:
-    """Pair the oldest held answer with the oldest request."""
-    _, _, _, _, queues, nodes, heap, _ = state
-    request = queues[q, QU.HEAD]
-    held = queues[q, QU.HELD_HEAD]
-    emit(state, nodes[request, NO.ID], nodes[held, NO.ID], ANSWERED, NONE, nodes[request, NO.NOTE], 1)
-    queues[q, QU.HELD_HEAD] = nodes[held, NO.NEXT]
-    queues[q, QU.HELD] -= 1
-    free_node(nodes, heap, held)
-    pop(queues, nodes, heap, q)
+    def take_newest(self, channel: Channel, queue: Queue) -> None:
+        """Pair each answer with the newest request before it; the last request may still be open."""
+        side = queue.side
+        while queue.held and queue.open:
+            request, held = queue.open[0], queue.held[0]
+            if held.ordinal > request.ordinal:
+                self.drop_request(channel, queue)
+                continue
+            lacking = self.may_lack_requests(channel, side, request.frame, held.frame)
+            lacking = lacking or self.may_be_last(queue, held.frame)
+            of_another = lacking and self.may_lack_answer(side, request, request.frame, held.frame)
+            if of_another or differ(request.key, held.key):
+                self.drop_request(channel, queue)
+                self.drop_answer(queue)
+            else:
+                queue.good = max(queue.good, request.frame)
+                self.pair(queue)
+            while queue.held and queue.held[0].ordinal == request.ordinal:
+                self.drop_answer(queue)
+        self.drop_answers(queue)
 
-
-@called
-def drop_answer(state: State, q: int) -> None:
-    """Drop the oldest held answer: whose it is stays unknown."""
-    _, _, _, _, queues, nodes, heap, _ = state
-    held = queues[q, QU.HELD_HEAD]
-    emit(state, NONE, nodes[held, NO.ID], DROPPED, NONE, NONE, 1)
-    queues[q, QU.HELD_HEAD] = nodes[held, NO.NEXT]
-    queues[q, QU.HELD] -= 1
-    free_node(nodes, heap, held)
-
-
-@called
-def drop_request(state: State, slot: int, q: int) -> None:
-    """Drop the oldest request: whether it was answered stays unknown."""
-    _, _, _, _, queues, nodes, heap, _ = state
-    end_request(state, slot, queues[q, QU.SIDE], queues[q, QU.KIND], queues[q, QU.HEAD], 1)
-    pop(queues, nodes, heap, q)
-
-
-@called
-def nothing_lost(queues: Array, nodes: Array, q: int) -> bool:
-    """Return whether held answers and as many requests can belong together one by one."""
-    request = queues[q, QU.HEAD]
-    held = queues[q, QU.HELD_HEAD]
-    for _ in range(queues[q, QU.HELD]):
-        early = nodes[held, NO.ORDINAL] < nodes[request, NO.ORDINAL]
-        if early or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
-            return False
-        request = nodes[request, NO.NEXT]
-        held = nodes[held, NO.NEXT]
-    return True
-
-
-@called
-def may_lack_answer(conn: Array, gaps: Array, nodes: Array, side: int, request: int, after: int, before: int) -> bool:
-    """Return whether the answer to a request of a side may be missing between two frames."""
-    cut = nodes[request, NO.CUT_FRAME]
-    return may_lack(conn, gaps, 1 - side, after, before) or (cut > after and cut < before)
-
-
-@called
-def one_at_a_time(state: State, slot: int, q: int) -> bool:
-    """Return whether each request may have been answered before the next one, and once."""
-    conn, gaps, _, channels, queues, nodes, _, _ = state
-    side = queues[q, QU.SIDE]
-    request = queues[q, QU.HEAD]
-    held = queues[q, QU.HELD_HEAD]
-    left = queues[q, QU.HELD]
-    for _ in range(queues[q, QU.COUNT]):
-        frame = nodes[request, NO.FRAME]
-        following = nodes[request, NO.NEXT]
-        answers = 0
-        while left > 0 and nodes[held, NO.ORDINAL] == nodes[request, NO.ORDINAL]:
-            answers += 1
-            if answers > 1 and not may_lack_requests(conn, gaps, channels, slot, side, frame, nodes[held, NO.FRAME]):
-                return False
-            held = nodes[held, NO.NEXT]
-            left -= 1
-        if answers == 0 and following >= 0:
-            after = max(frame, queues[q, QU.ALIGNED])
-            if not may_lack_answer(conn, gaps, nodes, side, request, after, nodes[following, NO.FRAME]):
-                return False
-        request = following
-    return True
-
-
-@called
-def take_newest(state: State, slot: int, q: int) -> None:
-    """Pair each answer with the newest request before it; the last request may still be open."""
-    conn, gaps, _, channels, queues, nodes, _, _ = state
-    side = queues[q, QU.SIDE]
-    while queues[q, QU.HELD] > 0:
-        request = queues[q, QU.HEAD]
-        held = queues[q, QU.HELD_HEAD]
-        if nodes[held, NO.ORDINAL] > nodes[request, NO.ORDINAL]:
-            drop_request(state, slot, q)
-            continue
-        frame = nodes[request, NO.FRAME]
-        answered = nodes[held, NO.FRAME]
-        ordinal = nodes[request, NO.ORDINAL]
-        lacking = may_lack_requests(conn, gaps, channels, slot, side, frame, answered)
-        lacking = lacking or may_be_last(conn, queues, q, answered)
-        of_another = lacking and may_lack_answer(conn, gaps, nodes, side, request, frame, answered)
-        if of_another or differ(nodes[request, NO.KEY], nodes[held, NO.KEY]):
-            drop_request(state, slot, q)
-            drop_answer(state, q)
-        else:
-            queues[q, QU.GOOD] = max(queues[q, QU.GOOD], frame)
-            pair(state, q)
-        while queues[q, QU.HELD] > 0 and nodes[queues[q, QU.HELD_HEAD], NO.ORDINAL] == ordinal:
-            drop_answer(state, q)
-
-
-@called
-def recognise(state: State, slot: int, q: int) -> None:
-    """Pair answers with the only requests that fit their content; then in order, up to the next gap."""
-    conn, gaps, _, _, queues, nodes, _, _ = state
-    held = queues[q, QU.HELD_HEAD]
-    passed = 0
-    for _ in range(queues[q, QU.HELD]):
-        frame = nodes[held, NO.FRAME]
-        following = nodes[held, NO.NEXT]
-        before = place_of(conn, gaps, queues, nodes, q, held, passed)
-        if before < 0:
-            passed += 1
-        else:
+    def recognise(self, channel: Channel, queue: Queue) -> None:
+        """Pair answers with the only requests that fit their content; then in order, up to the next gap."""
+        passed = 0
+        for held in tuple(queue.held):
+            before = self.place_of(queue, held, passed)
+            if before < 0:
+                passed += 1
+                continue
             for _ in range(before):
-                drop_request(state, slot, q)
+                self.drop_request(channel, queue)
             for _ in range(passed):
-                drop_answer(state, q)
+                self.drop_answer(queue)
             passed = 0
-            pair(state, q)
-            queues[q, QU.ALIGNED] = frame
-        held = following
+            self.pair(queue)
+            queue.aligned = held.frame
 
-
-@called
-def place_of(conn: Array, gaps: Array, queues: Array, nodes: Array, q: int, held: int, passed: int) -> int:
-    """Return the number of open requests before the one that an answer belongs to; -1 where that is unknown."""
-    if queues[q, QU.COUNT] == 0:
-        return NONE
-    key = nodes[held, NO.KEY]
-    asked = nodes[held, NO.ORDINAL]
-    request = queues[q, QU.HEAD]
-    aligned = queues[q, QU.ALIGNED]
-    if passed == 0 and aligned >= 0 and nodes[request, NO.ORDINAL] <= asked and not differ(nodes[request, NO.KEY], key):
-        since = max(aligned, nodes[request, NO.FRAME])
-        if not may_lack_answer(conn, gaps, nodes, queues[q, QU.SIDE], request, since, nodes[held, NO.FRAME]):
-            return 0
-    place = NONE
-    number = 0
-    while key != 0 and request >= 0 and nodes[request, NO.ORDINAL] <= asked:
-        if not differ(nodes[request, NO.KEY], key):
-            if place >= 0:
-                return NONE
-            place = number
-        number += 1
-        if number > LOOKED_AT:
+    def place_of(self, queue: Queue, held: Held, passed: int) -> int:
+        """Return the number of open requests before the one that an answer belongs to; -1 where that is unknown."""
+        if not queue.open:
             return NONE
-        request = nodes[request, NO.NEXT]
-    return place
+        request, aligned = queue.open[0], queue.aligned
+        fits = request.ordinal <= held.ordinal and not differ(request.key, held.key)
+        if passed == 0 and aligned >= 0 and fits:
+            since = max(aligned, request.frame)
+            if not self.may_lack_answer(queue.side, request, since, held.frame):
+                return 0
+        place = NONE
+        for number, each in enumerate(queue.open if held.key != 0 else ()):
+            if each.ordinal > held.ordinal:
+                break
+            if not differ(each.key, held.key):
+                if place >= 0:
+                    return NONE
+                place = number
+            if number + 1 > LOOKED_AT:
+                return NONE
+        return place
+
+
+def nothing_lost(queue: Queue) -> bool:
+    """Return whether held answers and as many requests can belong together one by one."""
+    pairs = zip(queue.open, queue.held, strict=False)
+    return not any(held.ordinal < request.ordinal or differ(request.key, held.key) for request, held in pairs)

@@ -148,10 +148,55 @@ def test_values_from_the_wire_are_no_templates() -> None:
     assert filled("{name}: {reason}", {"name": "{reason}(s)", "reason": "{name}"}) == "{reason}(s): {name}"
 
 
+def test_a_failure_is_the_partys_that_can_mend_it() -> None:
+    """A scripted server that says nothing, or hangs up: none of it is the client's fault, but its leaving is."""
+    said = {re.search(r"\((.*?)\)", row["text"])[1]: row["party"] for row in found("cut_handshakes")}  # type: ignore[index]
+    assert said == {
+        "no-answer": "network", "closed-on-accept": "broker", "closed-after-header": "broker",
+        "client-left-at-start": "client", "server-gave-up": "broker", "stalled": "broker",
+    }  # fmt: skip
+
+
+def test_words_are_those_of_the_protocol() -> None:
+    """Sessions of AMQP 0-10, names of codes that have no text, and what came before a client left."""
+    errors = [row["text"] for row in found("qpid_session_controls") if row["code"] == "chn-error"]
+    assert [text.partition("failed with ")[2] for text in errors] == [
+        "1, 1 session closed: session-busy (code 1)", "3, 1 session closed: not-attached (code 3)",
+    ]  # fmt: skip
+    (refused,) = [row for row in found("stream_calls") if row["code"] == "pub-nacked"]
+    assert refused["text"].endswith(": publisher-does-not-exist (code 18)") and refused["party"] == "client"
+    left = [row["text"] for row in found("stream_patience") if "client-left-at-start" in row["text"]]
+    assert len(left) == 1 and "connection.start" not in left[0]
+
+
+def test_counts_are_of_connections_that_can_be_told() -> None:
+    """Heartbeats of those that agreed on them; two connections in one sentence; a stray packet is no connection."""
+    (off,) = [row for row in found("tls_sessions") if row["code"] == "cnx-hb-off"]
+    assert (off["count"], off["of"]) == (1, 1)
+    (both,) = [row for row in found("handshake_timeouts") if "protocol header" in row["text"]]
+    assert both["count"] == 2 and "(handshake-timeout, 2 connections)" in both["text"]
+    assert "cap-one-way" not in {row["code"] for row in found("refused_tunings")}
+
+
+def test_a_broker_that_stops_channels_is_said() -> None:
+    """The scripted server sends channel.flow three times."""
+    (row,) = [row for row in found("channel_flow") if row["severity"] == "error"]
+    assert row["code"] == "pub-blocked" and "channel.flow" in row["text"] and "memory or disk" not in row["advice"]
+
+
+def test_what_was_put_back_and_not_delivered_again_is_left() -> None:
+    (queue,) = [row for row in statistics("qpid_tx")["queues"].to_pylist() if row["queue"] == "txq"]
+    assert (queue["ins"], queue["outs"], queue["requeued"], queue["left_over"]) == (6, 6, 3, 3)
+
+
 def test_names_that_read_like_sentences_are_in_quotation_marks() -> None:
-    names = ("heartbeats of the broker missed", "the shop")
+    names = ("heartbeats of the broker missed", "vhost down", "shop")
     found = [filled("{client} gave up: {cause}", {"client": name, "cause": "no more came"}) for name in names]
-    assert found == ['"heartbeats of the broker missed" gave up: no more came', "the shop gave up: no more came"]
+    assert found == [
+        '"heartbeats of the broker missed" gave up: no more came',
+        '"vhost down" gave up: no more came',
+        "shop gave up: no more came",
+    ]
 
 
 # ---- rules of users

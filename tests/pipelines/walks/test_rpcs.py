@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from amqpscope.pipelines.amqp091.rpcs import Rpcs
-from amqpscope.pipelines.model import names
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.requests import requests
 from amqpscope.pipelines.run.engine import walked
@@ -711,8 +710,7 @@ def test_queues_that_requests_name():
     )
 
 
-def test_names_that_nobody_needs_are_forgotten(monkeypatch):
-    monkeypatch.setattr(names, "NAMES_AT_MOST", 3)
+def test_queues_of_which_many_are_declared():
     c = Connection()
     for number in range(20):
         c.client("queue.declare", queue=f"q{number}")
@@ -720,6 +718,29 @@ def test_names_that_nobody_needs_are_forgotten(monkeypatch):
         c.client("queue.bind", queue="")
     rows = rows_alone(c)
     assert [row["queue"] for row in rows if row["request"] == "queue.bind"] == [f"q{number}" for number in range(20)]
+
+
+def test_more_answers_than_requests():
+    """Behind a gap; the client shows only later that it asks one at a time."""
+    c = Connection()
+    c.client("queue.declare", queue="a")
+    c.lose(from_client=False)
+    for name in ("a", "x", "x"):
+        c.server("queue.declare-ok", queue=name)
+    third = c.client("queue.declare", queue="c")
+    for _ in ALONE:
+        c.client("basic.qos", channel=9)
+        c.server("basic.qos-ok", channel=9)
+    last = c.client("queue.declare", queue="d")
+    check(
+        rows_alone(c),
+        [
+            {"queue": "a", "outcome": "ok", "response_frame_no": 1},
+            {"request_frame_no": third, "queue": "c", "outcome": "none", "ended_by": "gap"},
+            *ALONE,
+            {"request_frame_no": last, "queue": "d", "outcome": "none", "ended_by": "capture-end"},
+        ],
+    )
 
 
 def test_state_of_something_else():

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from amqpscope.pipelines.requests import numbered
 from amqpscope.pipelines.run.engine import walked
-from amqpscope.pipelines.stream import requests as stream_requests
-from amqpscope.pipelines.stream.rpcs import Rpcs
+from amqpscope.pipelines.stream.rpcs import ANSWERED_ALWAYS, Rpcs
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.scenario import arrow_table, by_connection, check
@@ -62,7 +62,7 @@ def test_recorded(capture):
     answers = {}
     frames = sorted(tables["stream_frames"].to_pylist(), key=lambda row: (row["connection_id"], row["frame_no"]))
     for row in frames:
-        if row["command"] not in stream_requests.ANSWERED_ALWAYS or row["is_response"] is None:
+        if row["command"] not in ANSWERED_ALWAYS or row["is_response"] is None:
             continue
         if row["correlation_id"] is None and row["command"] != "tune":
             continue
@@ -199,7 +199,7 @@ def test_of_one_direction_alone_the_answers_are_missing():
 
 
 def test_what_is_evicted(monkeypatch):
-    monkeypatch.setattr(stream_requests, "OPEN_AT_MOST", 2)
+    monkeypatch.setattr(numbered, "OPEN_AT_MOST", 2)
     s = Streams()
     for number in range(4):
         s.ask("create", number)
