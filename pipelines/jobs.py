@@ -228,6 +228,8 @@ def transits(
     captures: Table | None = None,
     anomalies: Table | None = None,
     connections: Table | None = None,
+    frames: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
     """Return the table `transits`: one row per delivery, with the publish that it came from.
 
@@ -237,10 +239,13 @@ def transits(
         captures: `captures`.
         anomalies: `anomalies`, for gaps: equal contents are not enough where a publish may be missing.
         connections: `connections`: a gap before the first publish begins with the connection.
+        frames: `amqp091_frames`, which say from which queue a message is delivered.
+        amqp010_frames: `amqp010_frames`, likewise.
     """
     return _job(
-        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections
-    )
+        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections,
+        amqp091_frames=frames, amqp010_frames=amqp010_frames,
+    )  # fmt: skip
 
 
 def failures(connections: Table) -> Table:

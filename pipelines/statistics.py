@@ -14,6 +14,7 @@ from typing import Any
 from amqpscope import spec
 from amqpscope.pipelines.across import callers, calls, keys, lost
 from amqpscope.pipelines.across.calls import CallParts, Calls
+from amqpscope.pipelines.across.consumed import Queues
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.lost import Lost, LostPublishes
 from amqpscope.pipelines.across.transits import HOUR_NS, Transits
@@ -52,7 +53,7 @@ OURS = Members(
         OverKeys(
             KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
             lambda compiled, window_ns, rows: Transits(
-                window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows)
+                window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows), queues=Queues(rows)
             ),
             (lost.LOST, lost.SCHEMA),
         ),
