@@ -18,7 +18,7 @@ from amqpscope import spec
 from amqpscope.dissector.formatting import duration
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
-from amqpscope.spec.findings import PLACE, SEVERITIES, Rule, RuleError, load
+from amqpscope.spec.findings import OPTIONAL, PLACE, SEVERITIES, Rule, RuleError, load
 
 Select = Callable[[str], list[dict[str, Any]]]
 """Runs a select over statistics and relations, and returns its rows."""
@@ -56,7 +56,8 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
             rows.sort(
                 key=lambda row: (-(row.get("cost_ns") or 0), -row["count"], row.get("first_ts_ns") or 0, str(row))
             )
-            found += [(_order(rule, place), _finding(rule, row)) for row in rows[:MOST_ALIKE]]
+            made = [_finding(rule, row) for row in rows[:MOST_ALIKE]]
+            found += [(_order(rule, each["severity"], place), each) for each in made]
             more = len(rows) - MOST_ALIKE
             state, reason = FIRES, f"{more} more" if more > 0 else None
         elif not _applies(select, rule, empty, can_apply):
@@ -121,15 +122,20 @@ def _run(select: Select, rule: Rule, text: str) -> list[dict[str, Any]]:
         raise RuleError(f"rule {rule.code}: {reason}") from error
 
 
-def _order(rule: Rule, place: int) -> tuple[Any, ...]:
+def _order(rule: Rule, severity: str, place: int) -> tuple[Any, ...]:
     """Return what findings are sorted by: the capture's own first, then those that are no notes, as rules stand."""
-    return (rule.party != "capture" or rule.severity == SEVERITIES[-1], rule.severity == SEVERITIES[-1], place)
+    is_note = severity == SEVERITIES[-1]
+    return rule.party != "capture" or is_note, is_note, place
 
 
 def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
     wanted = schema("findings").names
     made = {name: row.get(name) for name in wanted}
-    made |= {"code": rule.code, "severity": rule.severity, "at_least": bool(row.get("uncertain"))}
+    made |= {
+        "code": rule.code,
+        "severity": row.get("severity") or rule.severity,
+        "at_least": bool(row.get("uncertain")),
+    }
     made["party"] = row.get("party") or _party(row.get("verdict")) or rule.party
     made["last_packet"] = row.get("last_packet")
     made["text"], made["advice"] = filled(rule.text, row), filled(rule.advice, row)
@@ -151,8 +157,10 @@ def _party(verdict: str | None) -> str | None:
 def filled(text: str, row: Mapping[str, Any]) -> str:
     """Return a text with the values of a row in the place of {name} and {name:shown}.
 
-    Names of clients that could be read as a part of the sentence are in quotation marks.
+    Names of clients that could be read as a part of the sentence are in quotation marks; a part in brackets is left
+    out where a value in it is null.
     """
+    text = OPTIONAL.sub(lambda part: _all_there(part[1], row), text)
     parts: list[str] = []
     at, is_one = 0, False
     for found in PLACE.finditer(text):
@@ -170,6 +178,11 @@ def filled(text: str, row: Mapping[str, Any]) -> str:
             is_one = row.get(found[1]) == 1
         at = found.end()
     return "".join([*parts, _agreeing(text[at:], is_one)])
+
+
+def _all_there(part: str, row: Mapping[str, Any]) -> str:
+    """Return a part of a text, or nothing where a value in it is null."""
+    return part if all(row.get(name) is not None for name, _ in PLACE.findall(part)) else ""
 
 
 def _agreeing(text: str, is_one: bool) -> str:

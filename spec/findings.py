@@ -16,6 +16,8 @@ SEVERITIES = ("error", "warning", "note")
 PARTIES = ("broker", "client", "network", "capture")
 PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
 """A value in a text: its name, and how it is shown."""
+OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+"""A part of a text that is left out where a value in it is null."""
 SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "reason", "remedy")
 
 
@@ -29,7 +31,7 @@ class Rule:
 
     Attributes:
         code: such as `con-slow`.
-        severity: one of SEVERITIES.
+        severity: one of SEVERITIES; a value of this name stands in its place.
         party: who can mend it, one of PARTIES; a value of this name stands in its place, as does what a verdict says.
         source: SQL after `from`.
         where: SQL condition.

@@ -207,6 +207,12 @@ def test_names_that_read_like_sentences_are_in_quotation_marks() -> None:
     ]
 
 
+def test_parts_in_brackets_are_left_out_where_a_value_is_null() -> None:
+    text = "{client} waits[; {late:count} time(s)][, up to {most:duration}]."
+    assert filled(text, {"client": "shop", "late": 2, "most": None}) == "shop waits; 2 times."
+    assert filled(text, {"client": "shop", "late": 1, "most": 10**9}) == "shop waits; 1 time, up to 1 s."
+
+
 # ---- rules of users
 
 RULE = """
