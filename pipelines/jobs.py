@@ -34,7 +34,7 @@ HOUR_NS = 3_600_000_000_000
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
     "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
-    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits",
+    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed",
 ]  # fmt: skip
 
 
@@ -249,20 +249,12 @@ def transits(
 
 
 def failures(connections: Table) -> Table:
-    """Return the table `failures`: one row per group of connections that failed or ended badly alike.
-
-    Args:
-        connections: `connections`.
-    """
+    """Return the table `failures`, of `connections`: one row per group of those that failed or ended badly alike."""
     return _job("failures", connections=connections)
 
 
 def endpoints(connections: Table) -> Table:
-    """Return the table `endpoints`: one row per connection, with the names of its ends.
-
-    Args:
-        connections: `connections`.
-    """
+    """Return the table `endpoints`, of `connections`: one row per connection, with the names of its ends."""
     return _job("endpoints", connections=connections)
 
 
@@ -294,6 +286,11 @@ def operations(frames: Table, connections: Table | None = None) -> Table:
 def published(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `published`, of `messages`: the messages published, second by second."""
     return _job("published", messages=messages, connections=connections)
+
+
+def unconfirmed(messages: Table, connections: Table | None = None) -> Table:
+    """Return the table `unconfirmed`, of `messages`: one row per publish without a number."""
+    return _job("unconfirmed", messages=messages, connections=connections)
 
 
 def relation(name: str, **statistics: Table) -> Table:

@@ -21,6 +21,7 @@ from amqpscope.pipelines.across.transits import HOUR_NS, Transits
 from amqpscope.pipelines.activity.deaths import Deaths
 from amqpscope.pipelines.activity.endpoints import Endpoints
 from amqpscope.pipelines.activity.published import Published
+from amqpscope.pipelines.activity.unconfirmed import Unconfirmed
 from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.connections.tcp_delays import TcpDelays
@@ -43,6 +44,7 @@ OURS = Members(
         OverConnections(LostPublishes),
         OverConnections(Endpoints),
         OverConnections(Published),
+        OverConnections(Unconfirmed),
         OverConnections(Gaps),
         OverConnections(ZeroWindows),
         OverConnections(TcpDelays),
