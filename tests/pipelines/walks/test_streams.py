@@ -246,9 +246,6 @@ def test_recordings_compiled(tables, make):
     if PARTIAL in plain:
         rows = pa.concat_tables(plain[PARTIAL])
         assert lagging(rows).equals(lagging(rows, compiled=True))
-    if stored.PARTIAL in plain:
-        rows = pa.concat_tables(plain[stored.PARTIAL])
-        assert stored.verdicts(rows).equals(stored.verdicts(rows, compiled=True))
 
 
 # --------------------------------------------------------------------------------------------------------- confirms
