@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import duckdb
 
 Row = dict[str, Any]
-SOURCES = ("endpoints", "confirms", "settlements", "transits", "stream_deliveries")
+SOURCES = ("endpoints", "confirms", "settlements", "transits", "stream_deliveries", "unconfirmed")
 """Statistics that have messages."""
 BATCH = 10_000
 """Rows that are in memory as objects."""
@@ -61,6 +61,15 @@ found as (
         coalesce(r.queues, []) as queues
     from reached r
     anti join confirms c on c.connection_id = r.connection_id and c.publish_frame_no = r.frame_no
+    anti join unconfirmed u on u.connection_id = r.connection_id and u.frame_no = r.frame_no
+    union all by name
+    select 'publish' as kind, u.protocol, u.connection_id, u.channel, u.channel_epoch, u.frame_no, u.capture, u.packet,
+        u.ts_ns, u.exchange, u.routing_key, u.message_id, u.body_size as size,
+        coalesce(r.queues, []) || case when u.exchange = '' and u.protocol = 'amqp-0-9-1' then [u.routing_key] else []
+            end as queues
+    from unconfirmed u
+    left join reached r on u.connection_id = r.connection_id and u.frame_no = r.frame_no
+    anti join confirms c on c.connection_id = u.connection_id and c.publish_frame_no = u.frame_no
     union all by name
     select s.kind, s.protocol, s.connection_id, s.channel, s.channel_epoch, s.deliver_frame_no as frame_no,
         s.deliver_capture as capture, s.deliver_packet as packet, s.deliver_ts_ns as ts_ns, s.exchange, s.routing_key,
@@ -154,7 +163,7 @@ class Found:
         self.count = self._one("select count(*) from chosen")[0]
         self.all = self.count or sum(
             self._one(f"select count(*) from {name}")[0]  # noqa: S608 - ours
-            for name in ("confirms", "settlements", "stream_deliveries")
+            for name in ("confirms", "settlements", "stream_deliveries", "unconfirmed")
         )
 
     def longest(self, columns: Sequence[str]) -> dict[str, int]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         stream_deliveries,
         tcp_delays,
         transits,
+        unconfirmed,
     )
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "stream_deliveries",
     "tcp_delays",
     "transits",
+    "unconfirmed",
 ]
 
 

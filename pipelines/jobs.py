@@ -34,7 +34,7 @@ HOUR_NS = 3_600_000_000_000
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
     "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
-    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits",
+    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed",
 ]  # fmt: skip
 
 
@@ -228,6 +228,8 @@ def transits(
     captures: Table | None = None,
     anomalies: Table | None = None,
     connections: Table | None = None,
+    frames: Table | None = None,
+    amqp010_frames: Table | None = None,
 ) -> Table:
     """Return the table `transits`: one row per delivery, with the publish that it came from.
 
@@ -237,27 +239,22 @@ def transits(
         captures: `captures`.
         anomalies: `anomalies`, for gaps: equal contents are not enough where a publish may be missing.
         connections: `connections`: a gap before the first publish begins with the connection.
+        frames: `amqp091_frames`, which say from which queue a message is delivered.
+        amqp010_frames: `amqp010_frames`, likewise.
     """
     return _job(
-        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections
-    )
+        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections,
+        amqp091_frames=frames, amqp010_frames=amqp010_frames,
+    )  # fmt: skip
 
 
 def failures(connections: Table) -> Table:
-    """Return the table `failures`: one row per group of connections that failed or ended badly alike.
-
-    Args:
-        connections: `connections`.
-    """
+    """Return the table `failures`, of `connections`: one row per group of those that failed or ended badly alike."""
     return _job("failures", connections=connections)
 
 
 def endpoints(connections: Table) -> Table:
-    """Return the table `endpoints`: one row per connection, with the names of its ends.
-
-    Args:
-        connections: `connections`.
-    """
+    """Return the table `endpoints`, of `connections`: one row per connection, with the names of its ends."""
     return _job("endpoints", connections=connections)
 
 
@@ -289,6 +286,11 @@ def operations(frames: Table, connections: Table | None = None) -> Table:
 def published(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `published`, of `messages`: the messages published, second by second."""
     return _job("published", messages=messages, connections=connections)
+
+
+def unconfirmed(messages: Table, connections: Table | None = None) -> Table:
+    """Return the table `unconfirmed`, of `messages`: one row per publish without a number."""
+    return _job("unconfirmed", messages=messages, connections=connections)
 
 
 def relation(name: str, **statistics: Table) -> Table:

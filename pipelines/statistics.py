@@ -14,12 +14,14 @@ from typing import Any
 from amqpscope import spec
 from amqpscope.pipelines.across import callers, calls, keys, lost
 from amqpscope.pipelines.across.calls import CallParts, Calls
+from amqpscope.pipelines.across.consumed import Queues
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.lost import Lost, LostPublishes
 from amqpscope.pipelines.across.transits import HOUR_NS, Transits
 from amqpscope.pipelines.activity.deaths import Deaths
 from amqpscope.pipelines.activity.endpoints import Endpoints
 from amqpscope.pipelines.activity.published import Published
+from amqpscope.pipelines.activity.unconfirmed import Unconfirmed
 from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.connections.tcp_delays import TcpDelays
@@ -42,6 +44,7 @@ OURS = Members(
         OverConnections(LostPublishes),
         OverConnections(Endpoints),
         OverConnections(Published),
+        OverConnections(Unconfirmed),
         OverConnections(Gaps),
         OverConnections(ZeroWindows),
         OverConnections(TcpDelays),
@@ -52,7 +55,7 @@ OURS = Members(
         OverKeys(
             KEYED, ("transits",), keys.KEYED, ("key",), keys.ORDER,
             lambda compiled, window_ns, rows: Transits(
-                window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows)
+                window_ns, compiled=compiled, lost=Lost(rows, compiled), homes=Homes(rows), queues=Queues(rows)
             ),
             (lost.LOST, lost.SCHEMA),
         ),

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.pipelines.across.consumed import consumers
 from amqpscope.pipelines.model.digests import combined, content, content_columns, has_body, hashed
 
 MESSAGE_ID, TRACE, CONTENT, KINDS = range(4)
@@ -23,7 +24,7 @@ COLUMNS = tuple(
     dict.fromkeys(
         (
             "connection_id", "frame_no", "capture", "packet", "ts_ns", "kind", "unfinished", "message_id", "trace_id",
-            "span_id", "redelivered", "headers", *content_columns(),
+            "span_id", "redelivered", "headers", "channel", "channel_epoch", "consumer_tag", *content_columns(),
         )
     )
 )  # fmt: skip
@@ -49,11 +50,13 @@ KEYED = pa.schema(
         pa.field("place", pa.int64(), nullable=False),
         pa.field("moved", pa.int8(), nullable=False),
         pa.field("returns", pa.int64()),
+        pa.field("consumer", pa.int64(), nullable=False),
     ]
 )
 """Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
 `correlated`: there is a correlation id. `place` is the digest of exchange and routing key, where both are known;
-`moved` says whether headers allow another; `returns`: how often a quorum queue took it back (x-delivery-count)."""
+`moved` says whether headers allow another; `returns`: how often a quorum queue took it back (x-delivery-count);
+`consumer` is the digest of what it was delivered to (`consumed.consumers`)."""
 STAYED, ELSEWHERE, FROM_AFAR = range(3)
 """Of `moved`: at its place; perhaps at another (dead-lettered, CC, BCC); perhaps at another broker or virtual host."""
 DELIVERIES = ("deliver", "get")
@@ -101,6 +104,7 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
             pa.array(_places(messages, compiled)),
             _moved(messages["headers"]),
             _returns(messages),
+            pa.array(consumers(messages, compiled)),
         ],
         schema=KEYED,
     )

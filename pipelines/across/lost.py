@@ -5,8 +5,8 @@ the latter. It is possible where a connection publishes to the same exchange wit
 bytes of its client are missing at a time when the delivery's publish may have been sent.
 
 A walk over connections yields which places each connection with gaps publishes to, and between which times bytes of its
-client are missing, as partial results (LOST); and of each connection where its home is (`homes`). Of those of all
-connections `Lost` and `Homes` are made.
+client are missing, as partial results (LOST); and of each connection where its home is (`homes`). Other walks add the
+queues of its consumers (`consumed`). Of those of all connections `Lost`, `Homes` and `Queues` are made.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ from amqpscope.pipelines.model.walk import Needs, Rows
 
 LOST = "lost publishes"
 """Name of the partial results."""
-SCHEMA = pa.schema([(name, pa.int64()) for name in ("connection_id", "place", "since_ns", "until_ns", *homes.HOME)])
-"""Of these: a place alone, the times of a gap alone, or a home alone."""
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("connection_id", "place", "since_ns", "until_ns", *homes.HOME)),
+        *(("consumer", pa.int64()), ("since_frame", pa.int64()), ("queue", pa.string())),
+    ]
+)
+"""Of these: a place alone, the times of a gap alone, a home alone, or what deliveries come from (`consumed`) alone."""
 EVER = -(1 << 62)
 """A time before all others."""
 PLACE = ("exchange", "routing_key")
@@ -89,12 +94,12 @@ class LostPublishes:
             with_gaps = np.append(with_gaps, self._last[0])
         is_lost = np.isin(whose, with_gaps)
         if is_lost.any():
-            yield _rows(whose[is_lost], place=place[is_lost])
+            yield LOST, facts(whose[is_lost], place=place[is_lost])
         if len(lacking):
             before = np.searchsorted(marks, lacking)
             of = matrix[lacking, EV.CONNECTION]
             since = np.where(connections[before] == of, times[before], EVER)
-            yield _rows(of, since_ns=since, until_ns=matrix[lacking, EV.TS])
+            yield LOST, facts(of, since_ns=since, until_ns=matrix[lacking, EV.TS])
         self._last = int(connections[-1]), int(times[-1])
         self._has_gap = bool(np.isin(self._last[0], with_gaps))
         self._places = place[~is_lost & (whose == self._last[0])]
@@ -103,7 +108,7 @@ class LostPublishes:
         """Yield where connections (their positions) are."""
         if len(at):
             found = homes.digests(events.take(CONNECTIONS, at, homes.COLUMNS), self.compiled)
-            yield _rows(events.matrix[at, EV.CONNECTION], **dict(zip(homes.HOME, found, strict=True)))
+            yield LOST, facts(events.matrix[at, EV.CONNECTION], **dict(zip(homes.HOME, found, strict=True)))
 
     def _published(self, events: Events, published: Any) -> tuple[Any, Any]:
         """Return connections and places, each pair once: those of these events, and what is remembered."""
@@ -133,10 +138,10 @@ class LostPublishes:
         self._has_gap, self._places = found["has_gap"], found["places"]
 
 
-def _rows(connections: Any, **columns: Any) -> Rows:
-    """Return rows of LOST with some columns."""
-    nothing = pa.nulls(len(connections), pa.int64())
-    return LOST, pa.table([connections, *(columns.get(name, nothing) for name in SCHEMA.names[1:])], schema=SCHEMA)
+def facts(connections: Any, **columns: Any) -> pa.Table:
+    """Return rows of SCHEMA with some columns."""
+    others = (columns.get(each.name, pa.nulls(len(connections), each.type)) for each in list(SCHEMA)[1:])
+    return pa.table([connections, *others], schema=SCHEMA)
 
 
 def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, keyed: pa.Array) -> pa.Table:
@@ -152,7 +157,7 @@ def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, keyed: pa.Ar
     kept = pc.fill_null(pc.greater_equal(rows["until_ns"], since_ns), False)
     publishing = pa.chunked_array([*rows.filter(kept)["connection_id"].chunks, going_on], pa.int64()).unique()
     speaking = pa.chunked_array([going_on, keyed], pa.int64()).unique()
-    for name, needed in (("place", publishing), ("server", speaking)):
+    for name, needed in (("place", publishing), ("server", speaking), ("consumer", speaking)):
         kept = pc.or_(kept, pc.and_(pc.is_valid(rows[name]), pc.is_in(rows["connection_id"], value_set=needed)))
     return rows.filter(kept)
 

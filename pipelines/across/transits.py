@@ -34,6 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.kernel import call, worthwhile
+from amqpscope.pipelines.across.consumed import Queues
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.keys import COLUMNS, CONTENT, KINDS, NO_TIME, keyed, ordered
 from amqpscope.pipelines.across.lost import Lost, places
@@ -80,7 +81,7 @@ class Transits:
 
     def __init__(
         self, window_ns: int = HOUR_NS, limit: int = SUB_KEYS, compiled: bool = False, lost: Lost | None = None,
-        homes: Homes | None = None,
+        homes: Homes | None = None, queues: Queues | None = None,
     ) -> None:  # fmt: skip
         """Create the walk.
 
@@ -90,6 +91,7 @@ class Transits:
             compiled: whether to run compiled.
             lost: where publishes may be missing; None for nowhere.
             homes: where connections are; None where nothing is known of them.
+            queues: what deliveries come from; None where nothing is known of it.
 
         Raises:
             ValueError: the window is negative, or the limit is not positive.
@@ -97,7 +99,7 @@ class Transits:
         if window_ns < 0 or limit < 1:
             raise ValueError("the window and the limit must be positive")
         self.compiled = compiled
-        self.lost = lost
+        self.lost, self.queues = lost, queues
         self.homes = homes if homes and homes.several else None
         self.state = np.zeros(len(STATE), np.int64)
         self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
@@ -233,6 +235,7 @@ class Transits:
             "routing_key": deliveries["routing_key"],
             "message_id": deliveries["message_id"],
             "redelivered": deliveries["redelivered"],
+            "queue": self.queues.of(*(deliveries[each].to_numpy() for each in FROM)) if self.queues else None,
             "attempt": pa.array(matches[:, MATCH.ATTEMPT].astype(np.int32)),
             "latency_ns": pa.array(latency, mask=~timed),
             "matched_by": pa.array(MATCHED_BY).take(pa.array(matches[:, MATCH.KIND])),
@@ -240,6 +243,8 @@ class Transits:
         return conform("transits", columns, len(matches))
 
 
+FROM = ("consumer", "frame_no")
+"""What `Queues.of` takes."""
 _NUMBERS = {
     ROW.KEY: "key", ROW.KIND: "key_kind", ROW.TRACE: "trace", ROW.CONTENT: "content", ROW.IS_DELIVERY: "is_delivery",
     ROW.TS: "ts_ns", ROW.UNFINISHED: "unfinished", ROW.CONNECTION: "connection_id", ROW.FRAME: "frame_no",

@@ -1,6 +1,7 @@
 """The walks of AMQP 0-10."""
 
 from amqpscope.pipelines.amqp010 import session_joins
+from amqpscope.pipelines.amqp010.consumed import SubscribedQueues
 from amqpscope.pipelines.amqp010.message_credit import MessageCredit
 from amqpscope.pipelines.amqp010.rpcs import Rpcs
 from amqpscope.pipelines.amqp010.session_commands import SessionCommands
@@ -21,6 +22,7 @@ MEMBERS = Members(
         OverConnections(SessionCommands),
         OverConnections(SessionErrors),
         OverConnections(MessageCredit),
+        OverConnections(SubscribedQueues),
     ),
     tuple(_of_sessions(table, of) for table, of in session_joins.JOINED.items()),
 )

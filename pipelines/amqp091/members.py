@@ -3,6 +3,7 @@
 from amqpscope.pipelines.amqp091.channel_errors import ChannelErrors
 from amqpscope.pipelines.amqp091.confirms.confirms import Confirms
 from amqpscope.pipelines.amqp091.confirms.numbers import Numbering
+from amqpscope.pipelines.amqp091.consumed import ConsumedQueues
 from amqpscope.pipelines.amqp091.flow_control import FlowControl
 from amqpscope.pipelines.amqp091.operations import Operations
 from amqpscope.pipelines.amqp091.rpcs import Rpcs
@@ -17,5 +18,6 @@ MEMBERS = Members(
         OverConnections(FlowControl),
         OverConnections(ChannelErrors),
         OverConnections(Operations),
+        OverConnections(ConsumedQueues),
     )
 )

@@ -1,4 +1,5 @@
 -- One row per queue and time between two counts of its messages in which some waited and none was delivered.
+-- None without rows of operations.
 with counts as (
     select n.server, coalesce(n.vhost, '') as vhost, o.queue, o.ts_ns, o.connection_id, o.frame_no, o.message_count,
         o.packet, o.capture

@@ -1,4 +1,5 @@
 -- One row per broker and reason of connection.blocked, or channel.flow: who was blocked, how long, and what it did to confirms.
+-- None without rows of flow_control.
 with stops as (
     select n.server, case when f.cause = 'channel-flow' then 'it stopped channels (channel.flow)' else coalesce(f.reason, '') end as reason, f.connection_id, n.client, f.start_ts_ns,
         coalesce(f.end_ts_ns, n.last_ts_ns) as end_ts_ns, f.end_ts_ns is null as is_open,

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.places import Place
 from amqpscope.pipelines.findings import evaluate
-from amqpscope.pipelines.folder import parts, read_parts, suffices
+from amqpscope.pipelines.folder import parts, read_parts, suffices, weight
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database, routes
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, read_by_rules, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
 from amqpscope.spec.findings import Rule
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
         wanted: names of relations; None: all.
     """
     plan = Plan.of(wanted)
-    with database.connect() as connection:
-        for name in plan.sources:
-            database.view(connection, name, given.get(name, schema(name).empty_table()), schema(name))
+    tables = {name: given.get(name, schema(name).empty_table()) for name in plan.sources}
+    with database.connect(few=sum(map(len, tables.values())) < database.FEW) as connection:
+        for name, rows in tables.items():
+            database.view(connection, name, rows, schema(name))
         yield from _whole(_computed(connection, plan))
 
 
@@ -99,12 +100,13 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
         ReadError: a table cannot be read.
     """
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
-    with database.connect(viewed) as connection:
-        for name in names:
+    local = {name: [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else [] for name in names}
+    few = viewed is not None and sum(weight(folder, name, ())[0] for name in local) < database.FEW
+    with database.connect(viewed, few) as connection:
+        for name, files in local.items():
             suffices(folder, name, schema(name).names)
-            local = [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else []
-            if local:
-                database.view(connection, name, local, schema(name))
+            if files:
+                database.view(connection, name, files, schema(name))
                 continue
             rows = map(decoded, read_parts(folder, name, schema(name).names))
             whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
@@ -153,7 +155,14 @@ def _computed(
             database.keep(connection, name, rows)
             if name in asked:
                 yield name, rows
+    none = database.empty(connection)
     for name in run:
+        if begins_with(name) in none:
+            none.add(name)
+            database.keep_none(connection, name, schema(name))
+            if name in asked:
+                yield name, schema(name).empty_table()
+            continue
         shares = _in_shares(connection, name)
         if name in read:
             for number, text in enumerate(shares):

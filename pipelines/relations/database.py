@@ -32,6 +32,9 @@ SMALL = 1 << 25
 """Bytes in memory below which a table is copied once, instead of being read by each text."""
 SMALL_FILES = 1 << 22
 """The same of Parquet files."""
+FEW = 10_000
+"""Rows in all below which planning takes longer than it saves: from 30,000 on, plans as texts stand are slower."""
+AS_THEY_STAND = ("set threads = 1", "pragma disable_optimizer")
 LATEST = 1 << 62
 """Times and durations beyond it, or below 0, come from broken clocks: they are null, and no difference overflows."""
 _TYPES = {
@@ -40,13 +43,14 @@ _TYPES = {
 
 
 @contextmanager
-def connect(folder: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(folder: Path | None = None, few: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database in memory that loads no extension, keeps its settings, and reads files of one folder at most.
 
     What does not fit into memory lies in a temporary folder meanwhile.
 
     Args:
         folder: that folder; None: no file.
+        few: whether its tables have less than FEW rows.
     """
     import duckdb  # noqa: PLC0415 - loaded by those who compute relations
 
@@ -60,7 +64,7 @@ def connect(folder: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         with duckdb.connect(":memory:", config=settings) as made:
             if folder is not None:
                 made.execute("set allowed_directories = [?]", [str(folder.absolute())])
-            for each in SAFE:
+            for each in (*(AS_THEY_STAND if few else ()), *SAFE):
                 made.execute(each)
             yield made
 
@@ -108,6 +112,12 @@ def rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any
     made = connection.execute(text)
     names = [column[0] for column in made.description or ()]
     return [dict(zip(names, row, strict=True)) for row in made.fetchall()]
+
+
+def keep_none(connection: duckdb.DuckDBPyConnection, name: str, declared: pa.Schema) -> None:
+    """Let a database know a table without rows."""
+    columns = ", ".join(f'"{field.name}" {_TYPES[field.type]}' for field in declared)
+    connection.execute(f"create table {name} ({columns})")
 
 
 def empty(connection: duckdb.DuckDBPyConnection) -> set[str]:

@@ -1,4 +1,5 @@
 -- One row per channel with confirms: how publishes and confirms take turns.
+-- None without rows of confirms.
 with placed as (
     select connection_id, channel, channel_epoch, publish_ts_ns, publish_frame_no, publish_packet, publish_capture,
         confirm_ts_ns, confirm_frame_no, latency_ns,

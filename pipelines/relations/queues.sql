@@ -134,6 +134,11 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
     coalesce(g.outs, 0) as outs,
     case when x.rows is null and coalesce(r.unsure, 0) = 0 and r.ins is not null
             and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
+            -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
+            and d.message_ttl_ms is null and d.max_length_bytes is null
+            and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
+                or (d.overflow like 'reject-publish%' and r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) <= d.max_length))
+            and (coalesce(g.given_back, 0) <= 0 or coalesce(d.queue_type, 'classic') = 'classic')
         then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0)
             + case when g.given_back > 0 then g.given_back else 0 end else cast(null as bigint) end as left_over,
     m.wait_p50_ns, s.wait_min_ns, s.wait_max_ns, coalesce(s.waits, 0) as waits,

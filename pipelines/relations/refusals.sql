@@ -1,4 +1,5 @@
 -- One row per client, exchange, routing key and queue (as far as it is known) with publishes that the broker refused.
+-- None without rows of confirms.
 with marked as (
     select c.connection_id, n.client, n.server, coalesce(n.vhost, '') as vhost, c.exchange, c.routing_key,
         -- what ends a session of AMQP 0-10 is an error of its own

@@ -1,4 +1,5 @@
 -- One row per client, exchange and routing key with publishes that came back as unroutable.
+-- None without rows of operations.
 with sent as (
     select n.client, n.server, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as publishes
     from published p join endpoints n on p.connection_id = n.connection_id

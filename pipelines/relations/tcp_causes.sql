@@ -1,4 +1,5 @@
 -- One row per connection, side and kind of delay by TCP: how much of it there is, and which waits for answers it explains.
+-- None without rows of tcp_delays.
 with delays as (
     select connection_id, from_client, kind, start_ts_ns, end_ts_ns, duration_ns, bytes, packet, capture, of_packet, of_capture
     from tcp_delays where kind <> 'delayed-ack'

@@ -42,6 +42,13 @@ def tables_of(text: str) -> set[str]:
 
 
 @cache
+def begins_with(name: str) -> str | None:
+    """Return the table without whose rows a relation has none, as its text says; None: it says nothing."""
+    found = re.search(r"^-- None without rows of ([a-z_0-9]+)\.$", texts()[name], re.MULTILINE)
+    return found and found[1]
+
+
+@cache
 def read_by_rules() -> set[str]:
     """Return the tables that our rules of findings read."""
     return set().union(*(tables_of(f"{rule.sql} {rule.applies}") for rule in load()))

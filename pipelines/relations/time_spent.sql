@@ -30,6 +30,11 @@ with spans as (
         where s.settle_ts_ns is not null and s.outcome <> 'auto'
     ) a where a.way_ns > 0
     union all
+    -- an acknowledgement opened the window of a prefetch, and messages waited for it: it was on its way to the broker
+    select f.connection_id, 2, f.end_ts_ns, f.end_ts_ns + n.rtt_ns - n.client_rtt_ns
+    from flow_control f join endpoints n on f.connection_id = n.connection_id
+    where f.cause = 'prefetch' and f.evidence = 'proven' and n.rtt_ns > n.client_rtt_ns
+    union all
     -- bytes were not acknowledged: they were lost and sent again, or held until an acknowledgement came
     select connection_id, 2, start_ts_ns, end_ts_ns from tcp_delays where kind = 'retransmission' or kind = 'held-write'
     union all

@@ -26,7 +26,7 @@ from amqpscope.pipelines.run.local import emitted
 from amqpscope.pipelines.run.preparing import PACKET
 from amqpscope.pipelines.statistics import tables
 
-NAME, VERSION = "statistics", 4
+NAME, VERSION = "statistics", 5
 """Of the state."""
 MOST_ROWS = 1 << 20
 """Rows of a dissection that wait for walks."""

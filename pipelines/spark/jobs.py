@@ -168,7 +168,7 @@ def _over_keys(
     else:
         rows = _over_connections(Task(over.of, cut), tables, over.schema)
     given = over.given[1].empty_table() if over.given else None
-    if over.given and tables.keys() & {"anomalies", "connections"}:
+    if over.given and tables.keys() - {"messages", "captures"}:
         given = to_arrow(_over_connections(Task(over.given[0], cut), tables, over.given[1]))
     ordered = rows.repartition(*over.key).sortWithinPartitions(*over.order)
     return ordered.mapInArrow(partial(walk_keys, over.of, name, window_ns, given), _spark(schema(name)))

@@ -19,7 +19,7 @@ from amqpscope.pipelines.model.walk import schema as declared
 from amqpscope.pipelines.relations import compute, database
 from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, read_by_rules, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, read_by_rules, tables_of, texts
 from amqpscope.pipelines.spark.reader import read_table
 from amqpscope.pipelines.spark.schemas import schema
 from amqpscope.pipelines.spark.versions import of_arrow, to_arrow
@@ -56,7 +56,15 @@ def relations(
                 known[name], small[name] = of_arrow(spark, table), table
                 if name in asked:
                     yield name, known[name]
+        begun = {name: begins_with(name) for name in run}
+        none = {name for name in {*begun.values()} if name and known[name].isEmpty()}
         for name in run:
+            if begun[name] in none:
+                small[name] = declared(name).empty_table()
+                known[name] = of_arrow(spark, small[name])
+                if name in asked:
+                    yield name, known[name]
+                continue
             rows = _rows(spark, texts()[name], known)
             known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
             if name in read:  # by texts and rules, each of which would compute it anew

@@ -159,6 +159,36 @@ def test_all_that_was_published_in_confirm_mode_and_delivered_is_there_in_order_
     assert all(row["publish_packet"] == of_one[0]["packet"] for row in of_one[1:])
 
 
+@pytest.mark.parametrize("name", ["rpc_calls", "orders_pika", "publish_before_confirm", "lossy_link", "qpid_messaging"])
+def test_every_publish_has_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = CAPTURES / f"{name}.pcap"
+    table = "amqp010_frames" if name.startswith("qpid") else "amqp091_frames"
+    sent = {"basic.publish"} if table == "amqp091_frames" else {"message.transfer"}
+    frames = amqpscope.read(capture)
+    methods = frames[table].read_all().select(["connection_id", "method", "from_client"]).to_pylist()
+    published = Counter(row["connection_id"] for row in methods if row["method"] in sent and row["from_client"])
+    lines = [row for row in objects(capsys, capture) if row["kind"] == "publish"]
+    assert len({(row["connection_id"], row["frame_no"]) for row in lines}) == len(lines)
+    assert Counter(int(row["connection_id"]) for row in lines) == published
+    assert published
+
+
+def test_publishes_that_nobody_answers_and_nobody_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [
+        *handshake(), *opening(1),
+        (CLIENT, b"".join(publish(b"first", message_id="m"))),
+        (CLIENT, b"".join([method(commands.Basic.Publish(exchange="", routing_key="q")), *content(b"xyz")])),
+    ]  # fmt: skip
+    made = saved(Tape().play(turns).packets, tmp_path / "made.pcap")
+    shown = ("kind", "exchange", "routing_key", "queue", "message_id", "size", "outcome")
+    assert [tuple(row.get(name) for name in shown) for row in objects(capsys, made)] == [
+        ("publish", "e", "k", None, "m", 5, None),
+        ("publish", "", "q", "q", None, 3, None),
+    ]
+    assert said(capsys, made).splitlines()[1].endswith(" -")
+    assert objects(capsys, made, "--unanswered") == []
+
+
 def test_streams_have_confirms_and_chunks(capsys: pytest.CaptureFixture[str]) -> None:
     rows = objects(capsys, CAPTURES / "stream_js.pcap", "--queue", "js")
     kinds = Counter(row["kind"] for row in rows)

@@ -27,6 +27,7 @@ from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, publish, raw
 from tests.pipelines.analyzed import HEALTHY, findings, related, statistics, walked
+from tests.tickets import FOLDER as TICKETS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 DEMO = {
@@ -187,6 +188,13 @@ def test_a_broker_that_stops_channels_is_said() -> None:
 def test_what_was_put_back_and_not_delivered_again_is_left() -> None:
     (queue,) = [row for row in statistics("qpid_tx")["queues"].to_pylist() if row["queue"] == "txq"]
     assert (queue["ins"], queue["outs"], queue["requeued"], queue["left_over"]) == (6, 6, 3, 3)
+
+
+@pytest.mark.parametrize(("ticket", "left"), [("dropping_queue", None), ("delivery_limit", None), ("full_queue", 10)])
+def test_what_a_queue_may_have_dropped_is_not_left(ticket: str, left: int | None) -> None:
+    """One drops its oldest beyond ten, one drops what came back too often, one refuses what is too much."""
+    queues = {row["queue"]: row for row in related(walked(TICKETS / f"{ticket}.pcap"), "queues")}
+    assert queues[ticket]["left_over"] == left
 
 
 def test_names_that_read_like_sentences_are_in_quotation_marks() -> None:

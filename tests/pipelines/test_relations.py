@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import amqpscope
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute, routes
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, needed, tables_of, texts
+from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, tables_of, texts
 from tests.dissector.recordings import ours
 from tests.pipelines.analyzed import statistics
 
@@ -125,6 +125,27 @@ def test_texts_come_after_those_that_they_read() -> None:
         assert tables_of(text) <= known, name
         known.add(name)
     assert needed(["queues"]) == ("channels", "consumers", "queues")
+
+
+@pytest.mark.parametrize("name", [name for name in texts() if begins_with(name)])
+@pytest.mark.parametrize("stem", ["demo", "blocked"])
+def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
+    stem: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be missing: the text is not run then."""
+    begun = begins_with(name)
+    assert begun in SOURCES
+    monkeypatch.setattr(compute, "begins_with", lambda _: None)
+    tables = sources(stem) | {begun: schema(begun).empty_table()}
+    assert [len(rows) for _, rows in compute.compute(tables, [name])] == [0]
+
+
+def test_many_rows_are_planned_for_and_make_the_same_relations(monkeypatch: pytest.MonkeyPatch) -> None:
+    from amqpscope.pipelines.relations import database  # noqa: PLC0415
+
+    monkeypatch.setattr(database, "FEW", 0)
+    for name, rows in compute.compute(sources("demo")):
+        assert in_any_order(rows) == in_any_order(statistics("demo")[name]), name
 
 
 # ---- routing keys

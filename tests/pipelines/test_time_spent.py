@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.pipelines.model.walk import conform
-from tests.pipelines.analyzed import related, statistics
+from tests.pipelines.analyzed import related, statistics, walked
+from tests.tickets import FOLDER as TICKETS
 
 FIRST, LAST = 10, 60
 OWNERS = ("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns")
@@ -34,7 +35,15 @@ RPCS = st.lists(answered("request_ts_ns", "response_ts_ns", from_client=(True, F
 SETTLEMENTS = st.lists(answered("deliver_ts_ns", "settle_ts_ns", outcome=("ack", "auto", "none")), max_size=4)
 GAPS = st.lists(st.fixed_dictionaries({"since_ts_ns": TIMES | st.none(), "ts_ns": TIMES}), max_size=2)
 WAITS = st.lists(
-    st.fixed_dictionaries({"start_ts_ns": TIMES, "end_ts_ns": TIMES, "side": st.sampled_from(["client", "server"])}),
+    st.fixed_dictionaries(
+        {
+            "start_ts_ns": TIMES,
+            "end_ts_ns": TIMES,
+            "side": st.sampled_from(["client", "server"]),
+            "cause": st.sampled_from(["prefetch", "zero-window"]),
+            "evidence": st.sampled_from(["proven", "possible"]),
+        }
+    ),
     max_size=2,
 )
 
@@ -87,6 +96,11 @@ def test_each_moment_has_the_first_owner_and_all_add_up(
     (found,) = related(made, "time_spent")
     spans = [(0, row["since_ts_ns"], row["ts_ns"]) for row in gaps]
     spans += [(2 if row["side"] == "server" else 3, row["start_ts_ns"], row["end_ts_ns"]) for row in waits]
+    spans += [
+        (1, row["end_ts_ns"], row["end_ts_ns"] + to_server)
+        for row in waits
+        if (row["cause"], row["evidence"]) == ("prefetch", "proven")
+    ]
     spans += [(1, row["start_ts_ns"], row["end_ts_ns"]) for row in delays if row["kind"] != "delayed-ack"]
     spans += spans_of(confirms, "publish_ts_ns", "confirm_ts_ns", lambda _: 2, lambda _: to_server)
     spans += spans_of(
@@ -121,3 +135,10 @@ def test_what_is_encrypted_is_unknown() -> None:
     rows = [row for row in made["time_spent"].to_pylist() if row["connection_id"] in encrypted]
     assert rows
     assert all(row["unknown_ns"] == row["wall_ns"] for row in rows)
+
+
+def test_a_far_consumer_with_a_small_prefetch_waits_for_the_way() -> None:
+    """Prefetch 1 over 40 ms: the broker sends the next message when it has the acknowledgement."""
+    made = walked(TICKETS / "far_consumer.pcap")
+    (row,) = [row for row in related(made, "time_spent") if row["client"] == "packer"]
+    assert row["network_ns"] > 0.8 * row["wall_ns"]

@@ -52,7 +52,7 @@ class Confirms:
     tables = ("confirms",)
     needs: Mapping[int, Needs] = {
         FRAMES: Needs(
-            (), ("basic.ack", "basic.nack", "channel.open", "channel.close", "channel.close-ok", "connection.close")
+            (), ("basic.ack", "basic.nack", "channel.open-ok", "channel.close", "channel.close-ok", "connection.close")
         ),
         MESSAGES: Needs(
             ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),

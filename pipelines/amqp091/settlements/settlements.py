@@ -48,7 +48,7 @@ _METHODS = (
             "qos", "recover", "recover-ok", "recover-async",
         )
     ),
-    "queue.declare-ok", "channel.open", "channel.close", "channel.close-ok", "connection.close", "confirm.select",
+    "queue.declare-ok", "channel.open-ok", "channel.close", "channel.close-ok", "connection.close", "confirm.select",
     *(f"tx.{name}" for name in ("select", "commit", "commit-ok", "rollback", "rollback-ok")),
 )  # fmt: skip
 _TAGGED = [what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")]
