@@ -26,7 +26,6 @@ from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import ASK, CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     AUTO,
-    MISTAKE,
     MORE,
     NONE,
     ON_ACK,
@@ -70,7 +69,6 @@ from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, P
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
-from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
@@ -112,8 +110,8 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
             if account == -1:
                 return NEEDS_OUTPUT_ROOM
             if account >= 0:
-                if events[i, EV.FROM_CLIENT] == SERVER and channels[0][account, MISTAKE] > 0:
-                    channels[0][account, MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
+                if events[i, EV.FROM_CLIENT] == SERVER and own[0][3][account, CHAN.MISTAKE] > 0:
+                    own[0][3][account, CHAN.MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
                 notice_gaps(account, book, own)
                 why = apply_event(events, more, i, account, book, own, result)
                 if why != DONE:
@@ -195,8 +193,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     elif not drain(account, book, own, result):
         return -1
     ch.begin(channels, account, channel, epoch)
-    channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
-    co.begin_channel(consumers, account)
+    co.begin_channel(consumers, account, conn[CONN.CLIENT_GAPS])
     tx.begin_channel(transactions, account, PERHAPS if epoch == 0 else PLAIN)
     pf.reset(prefetch, pf.of_channel(account), channel, epoch, 1, 0)
     return account
