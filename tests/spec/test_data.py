@@ -69,6 +69,7 @@ MUST_HAVE = {
     "time_spent": "connection_id client wall_ns unknown_ns network_ns broker_ns client_ns idle_ns captured_near",
     "operations": "connection_id frame_no channel channel_epoch method queue exchange max_length overflow",
     "published": "connection_id channel channel_epoch exchange routing_key ts_ns count bytes first_packet last_packet",
+    "unconfirmed": "connection_id channel frame_no packet ts_ns exchange routing_key message_id",
     "routes": "exchange exchange_type routing_key arguments queue from_ts_ns to_ts_ns",
     "routed": "server vhost exchange routing_key queue from_ts_ns to_ts_ns",
     "clients": "client server connections publishes deliveries",
