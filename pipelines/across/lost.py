@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, i64, kernel
+from amqpscope.dissector.kernels.arrays import Array, Ints
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.across import homes
 from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, is_gap, may_be_another
 from amqpscope.pipelines.model.digests import combined
@@ -176,13 +176,13 @@ class Lost:
         whose, of = np.unique(gaps["connection_id"].to_numpy(), return_inverse=True)
         since, until = gaps["since_ns"].to_numpy(), gaps["until_ns"].to_numpy()
         order = np.lexsort((until, of))
-        self._gaps = np.stack([of[order], until[order], since[order]], 1)
+        since = _earliest(of[order].tolist(), since[order].tolist())
+        self._gaps = np.stack([of[order], until[order], since], 1)
         self._first = np.searchsorted(of[order], np.arange(len(whose) + 1))
         published = rows.filter(pc.and_(pc.is_valid(rows["place"]), pc.is_in(rows["connection_id"], pa.array(whose))))
         place, by = published["place"].to_numpy(), np.searchsorted(whose, published["connection_id"].to_numpy())
         order = np.argsort(place, kind="stable")
         self._places = np.stack([place[order], by[order]], 1)
-        call(earliest, compiled, self._gaps)
 
     def __bool__(self) -> bool:
         """Return whether there are any gaps of connections that publish."""
@@ -196,12 +196,12 @@ class Lost:
         return found.astype(bool)
 
 
-@kernel
-def earliest(gaps: Array) -> None:
-    """Replace the third column of gaps by the least of it from there on, for each connection."""
-    for i in range(len(gaps) - 2, -1, -1):
-        if gaps[i, 0] == gaps[i + 1, 0]:
-            gaps[i, 2] = min(i64(gaps[i, 2]), i64(gaps[i + 1, 2]))
+def _earliest(of: list[int], since: list[int]) -> Ints:
+    """Return the least time from each on, of the same connection."""
+    for i in range(len(of) - 2, -1, -1):
+        if of[i] == of[i + 1]:
+            since[i] = min(since[i], since[i + 1])
+    return np.array(since, np.int64)
 
 
 @kernel

@@ -70,8 +70,11 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     elif role == TIMEOUT:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
-        if ss.is_over(of.sessions, row):
-            return drain_session(row, of)
+        if ss.is_over(of.sessions, row):  # it is attached anew
+            for account in range(2 * row, 2 * row + 2):
+                if not drain(account, 0, of):
+                    return False
+            ss.renew(of.sessions, row, 1)
         rows[row, SE.ATTACHED] = 1
     elif role == EXPECTED and more[i, MORE.FIRST] == more[i, MORE.END] and more[i, MORE.CODE] == 0:
         account = 2 * row + 1 - side  # nothing is expected of what came before: the session is a new one
@@ -83,16 +86,6 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
         ss.renew_account(accounts, account)
     elif rows[row, SE.OUTLIVES] == 0 and (role == DETACH or (role == DETACHED and code not in REFUSALS)):
         ss.end(of.sessions, row, side, frame, ts)
-    return True
-
-
-@called
-def drain_session(row: int, of: Outstanding) -> bool:
-    """End a session that is attached anew; return False if there is no room: call it again."""
-    for account in range(2 * row, 2 * row + 2):
-        if not drain(account, 0, of):
-            return False
-    ss.renew(of.sessions, row, 1)
     return True
 
 

@@ -51,7 +51,7 @@ class MessageCredit:
             tuple(ROLES),
         ),
     }
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled

@@ -50,11 +50,10 @@ class Session(NamedTuple):
 SE = declare(Session)
 AT_ONCE, PERHAPS, COMMITTED = range(3)
 """At once; perhaps with tx.commit, for tx.select may have been missed; with tx.commit."""
-_ACCOUNT, _SESSION = len(ACC), len(SE)
-DONE_FROM, DONE_TO = ACC.STATE, ACC.EXTRA
-"""Columns of accounts: commands between these ids need not be looked for when they are reported as completed again."""
-RESUMED = ACC.CHANNEL
-"""Column of accounts: 1 where the commands of this connection go on from those of another one."""
+DONE_FROM, DONE_TO, RESUMED = range(len(ACC), len(ACC) + 3)
+"""Columns of accounts besides ACC: commands between these ids need not be looked for when they are reported as
+completed again; 1 where the commands of this connection go on from those of another one."""
+_ACCOUNT, _SESSION = RESUMED + 1, len(SE)
 _NONE = np.zeros(1, np.int64), np.zeros((1, OWN_WIDTH), np.int64)
 """A table and gaps of single channels that nobody looks into."""
 State = tuple[Channels, Array]

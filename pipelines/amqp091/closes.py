@@ -1,4 +1,4 @@
-"""What closes a channel of AMQP 0-9-1, or opens its next epoch, noted in its account (`model.channels`)."""
+"""What closes a channel of AMQP 0-9-1, or shows that its next epoch is open, in its account (`model.channels`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from amqpscope.pipelines.model.channels import ACC, Channels
 from amqpscope.pipelines.model.connection import CLIENT
 from amqpscope.pipelines.model.events import EV, what
 
-ON_OPEN, ON_CLOSE, ON_CLOSE_OK = (what(FRAMES, f"channel.{name}") for name in ("open", "close", "close-ok"))
+ON_OPEN_OK, ON_CLOSE, ON_CLOSE_OK = (what(FRAMES, f"channel.{name}") for name in ("open-ok", "close", "close-ok"))
 
 
 @kernel
 def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
-    """Note a channel.close (its answer shows one that was not seen), or the channel.open of the next epoch."""
+    """Note a channel.close (its answer shows one that was not seen), or the channel.open-ok of the next epoch."""
     accounts = channels[0]
-    if events[i, EV.WHAT] == ON_OPEN:
+    if events[i, EV.WHAT] == ON_OPEN_OK:
         if accounts[account, ACC.REOPENED] < 0:
             accounts[account, ACC.REOPENED] = events[i, EV.ORDER]
             accounts[account, ACC.REOPENED_TS] = events[i, EV.TS]

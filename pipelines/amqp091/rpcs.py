@@ -21,7 +21,7 @@ class Rpcs(RpcsInOrder):
             "queue": DECLARES,
             "consumer_tag": tuple(f"basic.{name}" for name in ("consume", "consume-ok", "cancel", "cancel-ok")),
         },
-        opens="channel.open",
+        opens=("channel.open", "channel.open-ok"),
         declares=DECLARES,
         about_queues=tuple(
             method.full_name

@@ -39,10 +39,8 @@ class Account(NamedTuple):
     CLIENT_CLOSE: int
     SERVER_CLOSE_TS: int
     CLIENT_CLOSE_TS: int
-    REOPENED: int  # number of the channel.open of the next epoch
+    REOPENED: int  # number of the channel.open-ok of the next epoch
     REOPENED_TS: int
-    STATE: int  # used by the walk
-    EXTRA: int  # used by the walk
 
 
 ACC = declare(Account)
@@ -101,7 +99,6 @@ def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
         accounts[account, column] = -1
     accounts[account, ACC.COUNT] = 0
     accounts[account, ACC.GAPS] = 0
-    accounts[account, ACC.STATE] = 0
     accounts[account, ACC.CHANNEL] = channel
     accounts[account, ACC.EPOCH] = epoch
     table[place_of(channel, epoch)] = account

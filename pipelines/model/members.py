@@ -115,14 +115,14 @@ class Resolved(NamedTuple):
         of: name of the rows that walks over connections yield for the decision.
         schema: of these rows.
         undecided: returns which rows (bool) need the decision.
-        facts: makes the facts that decide, from all rows of that name; called with whether kernels run compiled.
+        facts: makes the facts that decide, from all rows of that name.
         resolve: fills in the column.
     """
 
     of: str
     schema: pa.Schema
     undecided: Callable[[pa.Table], Any]
-    facts: Callable[[pa.Table, bool], pa.Table]
+    facts: Callable[[pa.Table], pa.Table]
     resolve: Callable[[pa.Table, pa.Table], pa.Table]
 
 

@@ -99,12 +99,18 @@ class Plain:
 
     def take_out(self) -> bytes:
         """See `walk.Walk`."""
-        made = pack(type(self).__name__, self.VERSION, {**self.opened.take_out(), "state": self.state})
-        self.state = self.fresh()
-        return made
+        return pack(type(self).__name__, self.VERSION, self._parts())
 
     def put_back(self, state: bytes) -> None:
         """See `walk.Walk`."""
-        parts = unpack(type(self).__name__, self.VERSION, state)
+        self._restore(unpack(type(self).__name__, self.VERSION, state))
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the parts of the state, and reset the walk."""
+        state, self.state = self.state, self.fresh()
+        return {**self.opened.take_out(), "state": state}
+
+    def _restore(self, parts: dict[str, Any]) -> None:
+        """Restore what `_parts` returned."""
         self.opened.put_back(parts)
         self.state = parts["state"]

@@ -1,9 +1,9 @@
 """Why nobody answered: one rule for all that asks for an answer, whatever the protocol.
 
 What is sent behind the other side's close is discarded. All else is outstanding until its end: the first close of its
-scope (a channel epoch, a session) or of the connection, by either side; the opening of its scope anew; or the
-connection's silence. Where the answering side has a gap that begins before this end, the answer may have been in it;
-also behind the end, where that is a client's own close: clients acknowledge what came before also after that.
+scope (a channel epoch, a session) or of the connection, by either side; or the connection's silence. Where the
+answering side has a gap that begins before this end, the answer may have been in it; also behind the end, where that is
+a client's own close: clients acknowledge what came before also after that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PATIENCE_NS = 60_000_000_000
 ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED, RECOVER, ROLLBACK = range(9)
 NEVER = 1 << 62
 Scope = tuple[int, int, int, int, int, int]
-"""The server's first close of a scope and the client's (frames), their times, the frame that opens it anew, its time;
--1: none."""
+"""The server's first close of a scope and the client's (frames), their times, the server's frame by which it is open
+anew, its time; -1: none."""
 WHOLE: Scope = (-1, -1, -1, -1, -1, -1)
 """The scope of what only the end of the connection ends."""
 Lost = tuple[int, int, int]
@@ -73,8 +73,7 @@ def unanswered(
 ) -> tuple[int, int]:
     """Return why nobody answered a frame (ENDED_BY), and when that was certain (-1: when it was sent).
 
-    Nobody opens a channel again over a side that says nothing: where the answering side is silent from the frame on,
-    and its scope is opened anew, its answers are missing.
+    A scope that the server opens anew was closed before: where no close was seen, frames of both sides are missing.
 
     Args:
         conn: `connection.CONN`.
@@ -101,10 +100,7 @@ def unanswered(
             own_end = who == CLIENT == side
     if heard < NEVER and not is_late(conn, gaps, side, frame):
         return DISCARDED, heard_ts
-    reopened = scope[4]
-    if frame < reopened < end:
-        end, end_ts, by, own_end = reopened, scope[5], CHANNEL_CLOSE, False
     lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
-    if lost == NEVER and reopened > frame and conn[CONN.LAST_SERVER + side] < frame:
-        return GAP, conn[CONN.LAST_TS]
+    if frame < scope[4] < end:
+        return GAP, lost_ts if lost < scope[4] else scope[5]
     return (GAP, lost_ts) if lost < NEVER and (since < end or own_end) else (by, end_ts)

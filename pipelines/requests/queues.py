@@ -91,7 +91,7 @@ class Channel:
     born: int = NONE
     """Frame that opened this epoch."""
     reopened: int = NONE
-    """Frame that opened the next one."""
+    """Frame by which the server opened the next one."""
     reopened_ts: int = NONE
     queues: dict[tuple[int, int], Queue] = field(default_factory=dict)
     """By kind and side."""

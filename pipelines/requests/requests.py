@@ -51,14 +51,13 @@ class Requests(Uncertain):
             self.release(channel)
         self.asked = Asked()
 
-    def channel(self, number: int, epoch: int, frame: int, ts: int, opens: bool) -> Channel:
-        """Return a channel epoch; the one before it ends now, and is over for good when the next begins.
+    def channel(self, number: int, epoch: int, frame: int, opens: bool) -> Channel:
+        """Return a channel epoch; the one before the one before it is over for good.
 
         Args:
             number: of the channel.
             epoch: its epoch.
             frame: frame that names it.
-            ts: time of that.
             opens: whether that is its channel.open.
         """
         number &= CHANNELS // 2 - 1
@@ -68,11 +67,14 @@ class Requests(Uncertain):
             return found
         if found is not None:
             self.release(found)
-        earlier = channels.get(place ^ 1)
-        if earlier is not None and earlier.epoch < epoch and earlier.reopened < 0:
-            earlier.reopened, earlier.reopened_ts = frame, ts
         channels[place] = made = Channel(number, epoch, frame if opens else NONE)
         return made
+
+    def reopened(self, channel: Channel, frame: int, ts: int) -> None:
+        """Note that the server has opened a channel epoch: the one before it was closed by then."""
+        earlier = self.asked.channels.get(2 * channel.number + (channel.epoch & 1 ^ 1))
+        if earlier is not None and earlier.epoch < channel.epoch and earlier.reopened < 0:
+            earlier.reopened, earlier.reopened_ts = frame, ts
 
     def release(self, channel: Channel) -> None:
         """End all open requests on a channel."""

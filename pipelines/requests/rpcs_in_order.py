@@ -35,7 +35,7 @@ class Asking:
     Attributes:
         columns: that its table of frames has of `rpcs` and of those below.
         keys: columns that a request and its answer have in common, and the methods that have them.
-        opens: the method that opens a channel.
+        opens: the method that opens a channel, and its answer.
         declares: the method that declares a queue, which the server may name, and its answer.
         about_queues: methods with a column `queue`: empty, it means the last one that was declared.
         code: column of answers with an error code besides `reply_code`, which is 0 where all is well.
@@ -45,7 +45,7 @@ class Asking:
 
     columns: tuple[str, ...]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    opens: str = ""
+    opens: tuple[str, ...] = ()
     declares: tuple[str, ...] = ()
     about_queues: tuple[str, ...] = ()
     code: str = ""
@@ -77,7 +77,7 @@ class Frame(NamedTuple):
     refuses: int
     """Kind of request that a close names; UNKNOWN where that part of it is missing."""
     opens: int
-    """1 for what opens a channel."""
+    """1 for what opens a channel, 2 for its answer."""
     declares: int
     """1 for a request that declares a queue, 2 for its answer."""
     key: int
@@ -158,7 +158,7 @@ class RpcsInOrder(RpcWalk):
         of, some, role = self.ASKING, events.only(at), self._roles[events.what[at]]
         no_wait = some.ints({self.SOURCE: of.waits} if of.waits else {})
         unknown = (no_wait < 0) & (matrix[at, EV.PARTIAL] == 1) & (role[:, MAY_NOT_WAIT] == 1)
-        declares = sum(n * self._among(some, name).astype(np.int64) for n, name in enumerate(of.declares, 1))
+        declares = self._numbered(some, of.declares)
         rows = np.stack(
             [
                 *matrix[at[:, None], (EV.FROM_CLIENT, EV.ORDER, EV.TS, EV.CHANNEL, EV.EPOCH)].T,
@@ -168,14 +168,21 @@ class RpcsInOrder(RpcWalk):
                 np.where(unknown, NONE, no_wait != 1),
                 some.ints({self.SOURCE: "reply_code"}),
                 self._refused(some),
-                self._among(some, of.opens),
-                np.zeros(len(at), np.int64) + declares,
+                self._numbered(some, of.opens),
+                declares,
                 self._keys(some),
                 self._named(some, declares),
             ],
             axis=1,
         )
         return at, list(map(Frame._make, rows.tolist()))
+
+    def _numbered(self, events: Events, names: tuple[str, ...]) -> Ints:
+        """Return which of these methods each event is: 1 for the first; 0 for none."""
+        made = np.zeros(len(events), np.int64)
+        for number, name in enumerate(names, 1):
+            made[self._among(events, name)] = number
+        return made
 
     def _keys(self, events: Events) -> Ints:
         """Return digests of what requests and answers have in common."""
@@ -215,7 +222,9 @@ class RpcsInOrder(RpcWalk):
 
     def _take(self, frame: Frame, event: int) -> None:
         machine, side = self.machine, frame.side
-        channel = machine.channel(frame.channel, frame.epoch, frame.number, frame.ts, frame.opens == 1)
+        channel = machine.channel(frame.channel, frame.epoch, frame.number, frame.opens == 1)
+        if frame.opens == 2:
+            machine.reopened(channel, frame.number, frame.ts)
         if frame.is_cut or (frame.asks >= 0 and frame.waits < 0):
             machine.cut_frame(channel, side, frame.number, frame.ts)
         elif frame.answers >= 0:

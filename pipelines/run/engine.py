@@ -211,7 +211,7 @@ class Engine:
                 self.take(found)
         for name, of in self.resolved.items():
             parts = pa.concat_tables([of.schema.empty_table(), *self.partial.pop(of.of)])
-            facts = of.facts(parts, self.compiled)
+            facts = of.facts(parts)
             for rows in undecided[name]:
                 self._found(name, of.resolve(rows, facts))
         self._found("failures", self.failures.table())

@@ -132,7 +132,7 @@ class Continuing(Engine):
             decided = pc.is_in(rows["connection_id"], value_set=ended)
             self.partial[resolved.of] = [facts]
             self._undecided[name] = [rows.filter(pc.invert(decided))]
-            self._found(name, resolved.resolve(rows.filter(decided), resolved.facts(facts, self.compiled)))
+            self._found(name, resolved.resolve(rows.filter(decided), resolved.facts(facts)))
 
     def summaries(self, is_last: bool) -> dict[str, pa.Table]:
         """Write summaries that are final; return the others."""

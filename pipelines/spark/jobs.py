@@ -197,7 +197,7 @@ def walk_keys(of: str, name: str, window_ns: int, given: pa.Table | None, batche
 def _resolved(name: str, rows: DataFrame, reported: DataFrame) -> DataFrame:
     """Return rows with the column filled in that facts of all connections decide."""
     resolved = statistics.resolved()[name]
-    fields = resolved.facts(resolved.schema.empty_table(), False).schema
+    fields = resolved.facts(resolved.schema.empty_table()).schema
     facts = reported.repartition(1).mapInArrow(partial(_facts, name), _spark(fields))
     by = [each for each in fields.names if each in rows.columns]
     joined = rows.join(facts, by, "left").select(*(rows[each] for each in rows.columns), *set(fields.names) - set(by))
@@ -208,11 +208,11 @@ def _facts(name: str, batches: Batches) -> Batches:
     resolved = statistics.resolved()[name]
     parts = [pa.Table.from_batches([batch]).cast(resolved.schema) for batch in batches]
     reported = pa.concat_tables([resolved.schema.empty_table(), *parts])
-    yield from resolved.facts(reported, kernels.begin(None)).combine_chunks().to_batches()
+    yield from resolved.facts(reported).combine_chunks().to_batches()
 
 
 def _decided(name: str, batches: Batches) -> Batches:
-    fields = statistics.resolved()[name].facts(statistics.resolved()[name].schema.empty_table(), False).schema
+    fields = statistics.resolved()[name].facts(statistics.resolved()[name].schema.empty_table()).schema
     for batch in batches:
         whole = pa.Table.from_batches([batch])
         rows = whole.select(schema(name).names).cast(schema(name))

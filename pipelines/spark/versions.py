@@ -52,7 +52,7 @@ def of_arrow(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     """Return a DataFrame of a few rows; `createDataFrame` takes Arrow from 4.0 on."""
     schema = schema or from_arrow_schema(rows.schema)  # Spark Connect infers none where there are no rows
     if version() >= (4, 0):
-        return spark.createDataFrame(rows, schema)
+        return spark.createDataFrame(rows.combine_chunks(), schema)  # 4.3 stops at an empty chunk
     tuples = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     return spark.createDataFrame(tuples, schema)
 

@@ -5,7 +5,7 @@ from amqpscope.pipelines.stream import stored, stream_deliveries, stream_lag
 from amqpscope.pipelines.stream.rpcs import Rpcs
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit
-from amqpscope.pipelines.stream.stream_deliveries import StreamDeliveries
+from amqpscope.pipelines.stream.stream_deliveries import StreamOffsets
 from amqpscope.pipelines.stream.stream_lag import StreamLag
 
 MEMBERS = Members(
@@ -13,7 +13,7 @@ MEMBERS = Members(
         OverConnections(Rpcs),
         OverConnections(StreamConfirms),
         OverConnections(StreamCredit),
-        OverConnections(StreamDeliveries),
+        OverConnections(StreamOffsets),
     ),
     (
         OverKeys(

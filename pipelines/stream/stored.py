@@ -181,9 +181,8 @@ def end(book: tuple[Array, Array], stream: int, reference: int, generation: int,
         entries[at, BK.ABOVE] = max(entries[at, BK.ABOVE], sent)
 
 
-@kernel
-def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Array) -> None:
-    """Read partial results in the order of time.
+def read(facts: Any, publishers: Any, book: tuple[Any, Any], found: Any) -> None:
+    """Read partial results in the order of time, which are few.
 
     Args:
         facts: FACT, each of one publisher at most once BEGUN and at most once ENDED.
@@ -210,12 +209,11 @@ def read(facts: Array, publishers: Array, book: tuple[Array, Array], found: Arra
                 found[who, 1] = NEVER
 
 
-def verdicts(partial: pa.Table, compiled: bool = False) -> pa.Table:
+def verdicts(partial: pa.Table) -> pa.Table:
     """Return for each publisher what was stored before it began.
 
     Args:
         partial: partial results of all connections (SCHEMA), in any order; all of a stream are there.
-        compiled: whether kernels run compiled.
 
     Returns:
         Rows of VERDICTS, one per publisher with a reference.
@@ -229,7 +227,7 @@ def verdicts(partial: pa.Table, compiled: bool = False) -> pa.Table:
     known, who = np.unique(names, axis=0, return_inverse=True)
     found = np.full((len(known), 4), (-1, NEVER, -1, 0), np.int64)
     book = fresh(1 << max(6, (8 * len(facts)).bit_length()))
-    call(read, compiled, facts, who.astype(np.int64).reshape(-1), book, found)
+    call(read, False, facts, who.astype(np.int64).reshape(-1), book, found)
     begun = (found[:, 2] >= 0) & (found[:, 3] == 0)
     columns = (*known[begun].T, found[begun, 0], found[begun, 1])
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=VERDICTS)

@@ -33,7 +33,7 @@ from amqpscope.pipelines.stream.publishers import RQ
 from amqpscope.pipelines.stream.publishing import ACK, OUT, ST, UNANSWERED, Outstanding, close, walk
 from amqpscope.pipelines.stream.publishing_ids import CT, WAIT
 from amqpscope.pipelines.stream.stored import FACT
-from amqpscope.pipelines.stream.streams import ASKED, of_streams
+from amqpscope.pipelines.stream.streams import ASKED, Servers, of_streams
 
 LIMIT = 1 << 25
 """Outstanding publishing ids of one connection; beyond that the oldest are evicted."""
@@ -79,7 +79,7 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 4
+    VERSION = 5
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -92,8 +92,7 @@ class StreamConfirms:
         self._reset()
 
     def _reset(self) -> None:
-        self.servers: dict[int, str | None] = {}
-        """The brokers of the open connection, and of those in the batch."""
+        self.servers = Servers()
         self._new: list[pa.Table] = []
         """Rows of `confirms` of this batch: records that were stored."""
         self.conn, self.gaps = cn.fresh()
@@ -126,9 +125,7 @@ class StreamConfirms:
         if not len(at):
             return
         batch = publications(events, at, self.waiting.base)
-        mine = at[events.source[at] == CONNECTIONS]
-        rows = events.take(CONNECTIONS, mine, ["connection_id", "server_ip"])
-        self.servers |= dict(zip(rows["connection_id"].to_pylist(), rows["server_ip"].to_pylist(), strict=True))
+        self.servers.begin(events)
         self.waiting.begin(events)
         self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
@@ -142,8 +139,7 @@ class StreamConfirms:
                 yield from self._rows(events)
         self.waiting.end(self._still())
         yield from self._stored()
-        open_ = int(self.conn[cn.CONN.ID])
-        self.servers = {open_: self.servers[open_]} if open_ in self.servers else {}
+        self.servers.end(int(self.conn[cn.CONN.ID]))
 
     def _outstanding(self) -> Outstanding:
         return Outstanding(
@@ -188,10 +184,9 @@ class StreamConfirms:
         parts: dict[str, Any] = {
             "conn": self.conn, "gaps": self.gaps, "base": self.waiting.base, "waiting": waiting[: counts[CT.ROWS]],
             "counts": counts, "asked": self.asked, "entries": self.book[0], "used": self.book[1], "state": self.state,
+            "servers": self.servers.take_out(),
         }  # fmt: skip
         parts |= named("publishers", self.publishers)
-        if self.servers:
-            parts["servers"] = pa.table({"id": list(self.servers), "ip": pa.array(self.servers.values(), pa.string())})
         rows = self.waiting.table()
         state = pack("stream_confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
         self.waiting.drop()
@@ -203,8 +198,7 @@ class StreamConfirms:
         parts = unpack("stream_confirms", self.VERSION, state)
         self.conn, self.gaps, self.asked, self.state = (parts[name] for name in ("conn", "gaps", "asked", "state"))
         self.book = parts["entries"], parts["used"]
-        known_ = parts["servers"].to_pydict() if "servers" in parts else {"id": [], "ip": []}
-        self.servers = dict(zip(known_["id"], known_["ip"], strict=True))
+        self.servers.put_back(parts["servers"])
         rows, row_of, before, count = group(parts, "publishers")
         self.publishers = rows, row_of, before, count
         self._make_room(grown(parts["waiting"], FIRST), parts["counts"])
@@ -240,11 +234,11 @@ class StreamConfirms:
         confirms, self._new = pa.concat_tables(self._new), []
         names = ["connection_id", "stream", "publish_ts_ns", "confirm_ts_ns", "confirm_frame_no"]
         sums = confirms.group_by(names, use_threads=False).aggregate([("records", "sum")])
-        servers = [self.servers.get(identity) for identity in sums["connection_id"].to_pylist()]
         columns = {
             "connection_id": sums["connection_id"], "stream": sums["stream"], "records": sums["records_sum"],
             "ts_ns": sums["confirm_ts_ns"], "frame_no": sums["confirm_frame_no"], "sent_ts_ns": sums["publish_ts_ns"],
-            "kind": pa.array([stream_deliveries.STORED] * len(sums), pa.int64()), "server_ip": servers,
+            "kind": pa.array([stream_deliveries.STORED] * len(sums), pa.int64()),
+            "server_ip": self.servers.of(sums["connection_id"].to_pylist()),
         }  # fmt: skip
         yield stream_deliveries.PARTIAL, stream_deliveries.partial(columns, len(sums))
 

@@ -23,10 +23,11 @@ from amqpscope.pipelines.model.speaking import difference, matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.store import group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+from amqpscope.pipelines.stream import stream_deliveries as sd
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.credit_accounts import CH, KINDS, MORE, close, walk
+from amqpscope.pipelines.stream.credit_accounts import CH, DELIVERED, KINDS, MORE, close, walk
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
-from amqpscope.pipelines.stream.streams import of_streams
+from amqpscope.pipelines.stream.streams import Servers, of_streams
 from amqpscope.pipelines.stream.subscriptions import consumers
 
 ROOM = 1 << 16
@@ -36,19 +37,22 @@ ROOM = 1 << 16
 class StreamCredit:
     """Writes `stream_credit`: a row for each frame that changes credit; and `flow_control`: the waits for it.
 
+    Besides, it yields the partial results of deliveries, under the name `stream_deliveries.PARTIAL`.
+
     Args:
         compiled: whether kernels run compiled.
     """
 
     tables = ("stream_credit", "flow_control")
+    partial = (sd.PARTIAL,)
     needs: Mapping[int, Needs] = {
-        CONNECTIONS: Needs(("rtt_ns",)),
+        CONNECTIONS: Needs(("rtt_ns", "server_ip")),
         # Frames of all commands: they show which directions were captured.
         STREAM_FRAMES: Needs(
-            ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties", "chunk_timestamp")
+            ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties", *sd.CHUNK)
         ),
     }  # fmt: skip
-    VERSION = 3
+    VERSION = 4
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
@@ -62,6 +66,7 @@ class StreamCredit:
         self.subscriptions = sb.fresh()
         self.state = np.zeros(len(ST), np.int64)
         self.state[[ST.WINDOW, ST.AGE]] = AT_LEAST, NEVER
+        self.servers = Servers()
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -70,6 +75,7 @@ class StreamCredit:
             return
         matrix = matrix_of(events, at)
         self.retained.begin(events)
+        self.servers.begin(events)
         more = self._more(events, at)
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.state[ST.AT] = 0
@@ -78,8 +84,9 @@ class StreamCredit:
             why = call(
                 walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.written, self.state
             )
-            yield from self._rows()
+            yield from self._rows(events)
         self.retained.end(self._referred())
+        self.servers.end(int(self.conn[CONN.ID]))
 
     def _more(self, events: Events, at: Ints) -> Ints:
         more = np.empty((len(at), len(MORE)), np.int64)
@@ -109,7 +116,7 @@ class StreamCredit:
         why = False
         while not why:
             why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.written, self.state)
-            yield from self._rows()
+            yield from self._rows(None)
         self.retained.drop()
         self._reset()
 
@@ -117,6 +124,7 @@ class StreamCredit:
         """See `walk.Walk`."""
         parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "state": self.state}
         parts |= named("subscriptions", self.subscriptions) | self.retained.parts("retained")
+        parts["servers"] = self.servers.take_out()
         state = pack("stream_credit", self.VERSION, parts)
         self.retained.drop()
         self._reset()
@@ -129,14 +137,18 @@ class StreamCredit:
         rows, places, requests, count = group(parts, "subscriptions")
         self.subscriptions = rows, places, requests, count
         self.retained.put_back("retained", parts)
+        self.servers.put_back(parts["servers"])
 
-    def _rows(self) -> Iterator[Rows]:
-        """Yield what the kernel wrote, as rows."""
+    def _rows(self, events: Events | None) -> Iterator[Rows]:
+        """Yield what the kernel wrote, as rows; `events`: the batch that deliveries are in, None for none."""
         changes = self.written[0][: self.state[ST.CHANGES]]
         waits = self.written[1][: self.state[ST.WAITS]]
         self.state[ST.CHANGES] = self.state[ST.WAITS] = 0
         if len(changes):
             yield "stream_credit", self._changes(changes)
+            delivers = changes[changes[:, CH.KIND] == DELIVERED]
+            if events is not None and len(delivers) and len(rows := self._delivered(events, delivers)):
+                yield sd.PARTIAL, rows
         if len(waits):
             yield "flow_control", self._waits(waits)
 
@@ -158,6 +170,14 @@ class StreamCredit:
         columns |= {name: frames[name] for name in ("frame_no", "capture", "packet", "ts_ns")}
         columns |= consumers(self.retained.get(changes[:, CH.BEGUN]), len(changes))
         return conform("stream_credit", columns, len(changes))
+
+    def _delivered(self, events: Events, changes: Ints) -> pa.Table:
+        """Return the partial results of deliveries."""
+        names = ("connection_id", "subscription_id", "frame_no", "capture", "packet", "ts_ns", *sd.CHUNK)
+        frames = events.take(STREAM_FRAMES, changes[:, CH.EVENT] - self.retained.base, names)
+        of = consumers(self.retained.get(changes[:, CH.BEGUN]), len(changes))
+        servers = self.servers.of(changes[:, CH.CONNECTION].tolist())
+        return sd.delivered(frames, of, changes[:, CH.EPOCH], servers)
 
     def _waits(self, waits: Ints) -> pa.Table:
         count = len(waits)

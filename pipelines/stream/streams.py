@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
 from amqpscope.dissector.kernels.arrays import Ints
-from amqpscope.pipelines.model.events import MESSAGES, Events, what
+from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events, what
 from amqpscope.pipelines.model.speaking import events_of
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 
@@ -15,6 +21,41 @@ ASKED = 256
 """Open requests of a connection with correlation ids that differ in their last 8 bits."""
 
 _PUBLISH = what(MESSAGES, "publish")
+
+
+class Servers:
+    """The brokers of the open connection, and of those in the batch."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str | None] = {}
+        self.get = self._known.get
+
+    def begin(self, events: Events) -> None:
+        """Note those of a batch, which has `server_ip` of connections."""
+        at = np.flatnonzero(events.source == CONNECTIONS)
+        if len(at):
+            rows = events.take(CONNECTIONS, at, ["connection_id", "server_ip"])
+            self._known.update(zip(rows["connection_id"].to_pylist(), rows["server_ip"].to_pylist(), strict=True))
+
+    def of(self, connections: Iterable[int]) -> pa.Array:
+        """Return the address of the broker of each connection; null where it is not known."""
+        return pa.array([self._known.get(identity) for identity in connections], pa.string())
+
+    def end(self, identity: int) -> None:
+        """Forget all but that of the open connection."""
+        known = {identity: self._known[identity]} if identity in self._known else {}
+        self._known.clear()
+        self._known.update(known)
+
+    def take_out(self) -> list[Any]:
+        """Return what `put_back` takes, and forget all."""
+        found = [list(each) for each in self._known.items()]
+        self._known.clear()
+        return found
+
+    def put_back(self, known: list[Any]) -> None:
+        """Restore what `take_out` returned."""
+        self._known.update(known)
 
 
 def of_streams(events: Events, conn: Ints, *, publishes: bool = False) -> Ints:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import amqpscope
 from amqpscope.dashboards import annotate
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.capture import commenting
@@ -115,8 +114,8 @@ def test_other_programs_keep_them(told: Path, tmp_path: Path) -> None:
     assert b"[pub-blocked]" in (tmp_path / "b.pcapng").read_bytes()
 
 
-def test_answers_and_findings_are_on_their_packets(tmp_path: Path) -> None:
-    tables = Tables(None, amqpscope.analyze(DEMO, tmp_path / "stats"))
+def test_answers_and_findings_are_on_their_packets(demo_statistics: Path) -> None:
+    tables = Tables(None, demo_statistics)
     found: dict[int, list[str]] = {}
     last = 0
     for packet, text in annotate.comments(tables, "demo.pcap"):

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import amqpscope
 from amqpscope.dashboards import compare
 from amqpscope.dashboards.compare import Difference, Side
 from amqpscope.dashboards.tables import Tables
@@ -86,8 +85,10 @@ def test_a_moment_that_holds_all_is_not_sure(tmp_path: Path) -> None:
     assert not any(each.differs for each in compare.differences(one, side(tmp_path / "b", 2)))
 
 
-def test_the_block_shows_before_and_after(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    stats = amqpscope.analyze(DEMO, tmp_path / "stats")
+def test_the_block_shows_before_and_after(
+    demo_statistics: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    stats = demo_statistics
     assert main(["compare", str(stats), "--at", "09:49:03.39"]) == 0
     shown = capsys.readouterr().out
     assert "publish to confirm, 99 %: 162 ms -> 1.87 s" in shown and "blocked 3 publishing" in shown.split("NEW")[1]
@@ -104,7 +105,7 @@ def test_what_cannot_be_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path
     for words, said in (
         ([str(DEMO)], "takes two captures"),
         ([str(DEMO), str(DEMO), "--at", "09:49"], "takes two captures"),
-        ([str(DEMO), "--at", "2020-01-01"], "outside of the capture"),
+        ([str(DEMO.with_name("pika_confirms.pcap")), "--at", "2020-01-01"], "outside of the capture"),
         ([str(DEMO), str(tmp_path / "none")], "no such file"),
     ):
         assert main(["compare", *words]) == 2

@@ -14,8 +14,8 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    return Tables(None, amqpscope.analyze(CAPTURES / "demo.pcap", tmp_path_factory.mktemp("demo") / "stats"))
+def demo(demo_statistics: Path) -> Tables:
+    return Tables(None, demo_statistics)
 
 
 @pytest.fixture(scope="module")

@@ -61,13 +61,6 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stats
 
 
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The statistics of the demo."""
-    stats: Path = amqpscope.analyze(CAPTURES / "demo.pcap", tmp_path_factory.mktemp("demo") / "stats")
-    return stats
-
-
 def test_each_message_has_its_answer_and_how_late_it_came(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = objects(capsys, capture)
     ms = 1_000_000
@@ -135,18 +128,18 @@ def test_formats_have_the_same_messages_and_names_from_the_wire_control_nothing(
 @pytest.mark.parametrize("width", [80, 130])
 @pytest.mark.parametrize("name", ["demo", "stream_js", "qpid_messaging"])
 def test_lines_fit_the_terminal(
-    name: str, width: int, demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, width: int, demo_statistics: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = said(capsys, demo if name == "demo" else CAPTURES / f"{name}.pcap").splitlines()
+    lines = said(capsys, demo_statistics if name == "demo" else CAPTURES / f"{name}.pcap").splitlines()
     assert len(lines) > 8 and max(map(len, lines)) <= width
 
 
 def test_all_that_was_published_in_confirm_mode_and_delivered_is_there_in_order_of_time(
-    demo: Path, capsys: pytest.CaptureFixture[str]
+    demo_statistics: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capture = CAPTURES / "demo.pcap"
-    rows = objects(capsys, demo)
+    rows = objects(capsys, demo_statistics)
     assert rows == objects(capsys, capture)
     assert [row["ts_ns"] for row in rows] == sorted(row["ts_ns"] for row in rows)
     seen = Counter(row["method"] for row in amqpscope.frames(capture) if row.get("method", "").startswith("basic."))
@@ -154,7 +147,7 @@ def test_all_that_was_published_in_confirm_mode_and_delivered_is_there_in_order_
     assert found["deliver"] == seen["basic.deliver"] and found["get"] == seen["basic.get-ok"]
     names = {row["client"] for row in rows}
     assert {"billing", "statistics"} <= names
-    of_one = objects(capsys, demo, "--message-id", "order-496")
+    of_one = objects(capsys, demo_statistics, "--message-id", "order-496")
     assert {row["kind"] for row in of_one} == {"publish", "deliver"}
     assert all(row["publish_packet"] == of_one[0]["packet"] for row in of_one[1:])
 

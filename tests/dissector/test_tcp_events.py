@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from amqpscope.dissector.kernels import limits
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.runs import CAPTURES, SETS, dissect, dissect_packets, rows
+from tests.dissector.recordings import ours
+from tests.dissector.runs import CAPTURES, SETS, dissect_packets, rows
 from tests.dissector.wire import CLIENT, FIN, RST, SERVER, SYN, Tape, handshake, opening
 from tests.oracles import needs
 from tests.reference import tcp_events as reference
@@ -249,16 +250,16 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("capture", [c for c in SINGLE if c.stem not in COPIED], ids=lambda path: path.name)
 def test_recordings_against_a_plain_reading(capture: Path) -> None:
-    made = dissect(capture, check=True)
+    made = ours(capture)
     begun = {row["connection_id"] for row in rows(made["connections"]) if row["syn_seen"]}
-    ours = [row for row in rows(made["tcp_events"]) if row["connection_id"] in begun and row["kind"] != "zero-window"]
+    found = [row for row in rows(made["tcp_events"]) if row["connection_id"] in begun and row["kind"] != "zero-window"]
     theirs = reference.events(capture)
     names = ("from_client", "kind", "packet", "ttl", "usual_ttl")
-    assert sorted(tuple(row.get(name) for name in names) for row in ours) == sorted(
+    assert sorted(tuple(row.get(name) for name in names) for row in found) == sorted(
         tuple(row.get(name) for name in names) for row in theirs
     )
     expected = {(row["kind"], row["packet"]): row for row in theirs if row["kind"] != "reset"}
-    for row in ours:
+    for row in found:
         if row["kind"] != "reset":
             other = expected[row["kind"], row["packet"]]
             assert row["bytes"] == other["bytes"], row
@@ -299,16 +300,16 @@ EXPLAINED = {
 @pytest.mark.parametrize("capture", [c for c in SINGLE if c.stem not in COPIED], ids=lambda path: path.name)
 def test_recordings_against_tshark(capture: Path) -> None:
     """What was sent soon after it was lost, as acknowledgements told the sender, is out of order to tshark."""
-    ours: dict[str, set[int]] = {}
-    for row in rows(dissect(capture)["tcp_events"]):
-        ours.setdefault(row["kind"], set()).add(row["packet"])
+    found: dict[str, set[int]] = {}
+    for row in rows(ours(capture)["tcp_events"]):
+        found.setdefault(row["kind"], set()).add(row["packet"])
     theirs, explained = by_tshark(capture), EXPLAINED.get(capture.name, set())
     again = theirs["retransmission"] | theirs["spurious_retransmission"] | theirs["fast_retransmission"]
-    mine = ours.get("retransmission", set())
+    mine = found.get("retransmission", set())
     assert again - mine <= explained and mine - again <= theirs["out_of_order"]
-    assert ours.get("reset", set()) == theirs["reset"]
-    assert ours.get("delayed-ack", set()) | explained - again == theirs["slow"]
-    assert ours.get("zero-window", set()) <= theirs["zero_window"] - theirs["reset"]
+    assert found.get("reset", set()) == theirs["reset"]
+    assert found.get("delayed-ack", set()) | explained - again == theirs["slow"]
+    assert found.get("zero-window", set()) <= theirs["zero_window"] - theirs["reset"]
 
 
 WRITES = st.tuples(

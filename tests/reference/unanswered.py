@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-ASKS, CLOSES, CLOSES_ALL, OPENS, SAYS_NOTHING = range(5)
-"""What a frame does: it asks what nobody answers, closes its channel, or the connection, or opens the channel anew."""
+ASKS, CLOSES, CLOSES_ALL, OPENS, IS_OPEN, SAYS_NOTHING = range(6)
+"""What a frame does: it asks what nobody answers, closes its channel, or the connection, or opens the channel anew, or
+answers that."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,10 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     """
     by_client = frames[asked].from_client
     opened = max([at for at, frame in enumerate(frames[:asked]) if frame.does == OPENS], default=-1)
-    reopened = next((at for at, frame in enumerate(frames) if at > asked and frame.does == OPENS), len(frames))
-    of_channel = [at for at in range(opened + 1, reopened) if frames[at].does == CLOSES]
+    following = next((at for at, frame in enumerate(frames) if at > asked and frame.does == OPENS), len(frames))
+    again = [at for at, frame in enumerate(frames) if at > following and frame.does in (OPENS, IS_OPEN)]
+    reopened = again[0] if again and frames[again[0]].does == IS_OPEN else len(frames)
+    of_channel = [at for at in range(opened + 1, following) if frames[at].does == CLOSES]
     of_all = [at for at, frame in enumerate(frames) if frame.does == CLOSES_ALL]
     for close in _first(frames, of_channel):
         missed = [begins for begins, behind in _gaps(frames, from_client=True) if behind > close][:1]
@@ -38,13 +41,14 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     heard = [at for at in (*of_channel, *of_all) if at < asked and frames[at].from_client != by_client]
     if heard:
         return "discarded", min(heard)
-    ends = [(at, "channel-close") for at in (*_first(frames, of_channel), reopened) if asked < at < len(frames)]
+    ends = [(at, "channel-close") for at in _first(frames, of_channel) if at > asked]
     ends += [(at, "connection-close") for at in _first(frames, of_all) if at > asked]
     end, why = min(ends, default=(len(frames), silence))
     lost = [(begins, behind) for begins, behind in _gaps(frames, not by_client) if behind > asked][:1]
-    speaks = [at for at, frame in enumerate(frames) if frame.from_client != by_client]
-    if not lost and (not speaks or (reopened < len(frames) and speaks[-1] < asked)):
-        lost = [(-1, len(frames) - 1)]  # nobody opens a channel again over a side that says nothing
+    if not lost and not any(frame.from_client != by_client for frame in frames):
+        lost = [(-1, len(frames) - 1)]
+    if reopened < end:  # it was closed before, by frames that are missing
+        return "gap", min([reopened, *(behind for _, behind in lost)])
     own = end < len(frames) and frames[end].does in (CLOSES, CLOSES_ALL) and not by_client and frames[end].from_client
     if lost and (own or lost[0][0] < end):  # clients acknowledge also after their own close
         return "gap", lost[0][1]

@@ -52,7 +52,7 @@ class Confirms:
     tables = ("confirms",)
     needs: Mapping[int, Needs] = {
         FRAMES: Needs(
-            (), ("basic.ack", "basic.nack", "channel.open", "channel.close", "channel.close-ok", "connection.close")
+            (), ("basic.ack", "basic.nack", "channel.open-ok", "channel.close", "channel.close-ok", "connection.close")
         ),
         MESSAGES: Needs(
             ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
@@ -63,7 +63,7 @@ class Confirms:
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
     )  # fmt: skip
-    VERSION = 3
+    VERSION = 4
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled

@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """Columns of `ends`, a row for each account (`channels`); -1: none."""
+    """Columns of `ends`, a row for each account (`channels`); -1: none unless noted otherwise."""
 
     CONSUMER: int  # its first consumer
     GET: int  # the oldest basic.get without an answer
@@ -53,6 +53,9 @@ class Channel(NamedTuple):
     DECLARED: int  # id of the last queue.declare-ok
     GOT: int  # id of the event that names the queue of the get-ok seen last
     LIMIT: int  # limit of consumers begun later; 0: none
+    GAPS: int  # gaps of the client that were applied
+    MISTAKE: int  # frame with which the client settled what certainly was not outstanding, or the server's last one of
+    # that channel since; 0: none. After that, a gap of the server may hold the close of the channel
 
 
 CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
@@ -109,12 +112,14 @@ def forget(state: Consumers) -> None:
 
 
 @called
-def begin_channel(state: Consumers, account: int) -> None:
-    """Reset the row of an account for a channel epoch without consumers."""
+def begin_channel(state: Consumers, account: int, gaps: int) -> None:
+    """Reset the row of an account for a channel epoch without consumers; `gaps`: of the client so far."""
     ends = state[3]
     for column in range(len(CHAN)):
         ends[account, column] = -1
     ends[account, CHAN.LIMIT] = 0
+    ends[account, CHAN.GAPS] = gaps
+    ends[account, CHAN.MISTAKE] = 0
 
 
 @kernel

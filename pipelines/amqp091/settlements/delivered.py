@@ -14,16 +14,12 @@ from amqpscope.pipelines.amqp091.settlements.consumers import CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, PLAIN, TX
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import outstanding as lg
-from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, what
 from amqpscope.pipelines.model.stopped import ST
 from amqpscope.pipelines.model.store import declare
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
-MISTAKE = ACC.STATE
-"""Column of accounts: the frame with which the client settled what certainly was not outstanding, or the server's last
-one of that channel since; 0 for none. After that, a gap of the server may hold the close of the channel."""
 ROLLED = 1 << 40
 """Added to a row of `acts`: EXTRA of a delivery that a rollback brought back. Otherwise EXTRA is the consumer (-1:
 unknown); for got messages it is -3 - the id of the event that names the queue (-2: their request is unknown)."""
@@ -85,14 +81,15 @@ def note_missed_select(account: int, transactions: tx.Transactions) -> None:
 @called
 def notice_gaps(account: int, book: Book, own: Own) -> None:
     """Apply a gap in what the client sends to windows and transactions, at the next event of their channel."""
-    conn, gaps, channels, _ = book
-    seen = channels[0][account, ACC.EXTRA]
+    conn, gaps, _, _ = book
+    ends = own[0][3]
+    seen = ends[account, CHAN.GAPS]
     if seen != conn[CONN.CLIENT_GAPS]:
         first, last = 2 * seen + CLIENT, 2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT
         close_windows(account, -1, gaps[first, GAP_TS], 0, own)
         unsure_windows(account, gaps[last, GAP_FRAME] - 1, gaps[first, GAP_TS], own)
         note_missed_select(account, own[1])
-        channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
+        ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
 
 
 @called

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN, note_close
+from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import ASK, CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     AUTO,
-    MISTAKE,
     MORE,
     NONE,
     ON_ACK,
@@ -70,7 +69,6 @@ from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, P
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
-from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
@@ -112,8 +110,8 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
             if account == -1:
                 return NEEDS_OUTPUT_ROOM
             if account >= 0:
-                if events[i, EV.FROM_CLIENT] == SERVER and channels[0][account, MISTAKE] > 0:
-                    channels[0][account, MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
+                if events[i, EV.FROM_CLIENT] == SERVER and own[0][3][account, CHAN.MISTAKE] > 0:
+                    own[0][3][account, CHAN.MISTAKE] = max(events[i, EV.ORDER], events[i, EV.LAST_FRAME])
                 notice_gaps(account, book, own)
                 why = apply_event(events, more, i, account, book, own, result)
                 if why != DONE:
@@ -139,7 +137,7 @@ def is_wanted(word: int) -> bool:
         or word == ON_CONSUME or word == ON_CONSUME_OK or word == ON_CANCEL or word == ON_CANCEL_OK
         or word == ON_ASK_GET or word == ON_GET_OK or word == ON_GET_EMPTY or word == ON_DECLARE_OK or word == ON_QOS
         or word == ON_RECOVER or word == ON_RECOVER_OK or word == ON_RECOVER_ASYNC
-        or word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK or is_transaction(word)
+        or word == ON_OPEN_OK or word == ON_CLOSE or word == ON_CLOSE_OK or is_transaction(word)
     )  # fmt: skip
 
 
@@ -161,7 +159,7 @@ def apply_event(events: Array, more: Array, i: int, account: int, book: Book, ow
     if word == ON_ACK or word == ON_NACK or word == ON_REJECT:
         if events[i, EV.FROM_CLIENT] == CLIENT:
             return acknowledge(events, more, i, account, book, own, result)
-    elif word == ON_OPEN or word == ON_CLOSE or word == ON_CLOSE_OK:
+    elif word == ON_OPEN_OK or word == ON_CLOSE or word == ON_CLOSE_OK:
         note_close(book[2], account, events, i)
         if word == ON_CLOSE_OK:  # where its close was seen, they are closed
             close_windows(account, -1, events[i, EV.TS], 0, own)
@@ -182,7 +180,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     conn, _, channels, _ = book
     consumers, transactions, prefetch = own
     channel, epoch = events[i, EV.CHANNEL], events[i, EV.EPOCH]
-    if events[i, EV.WHAT] == ON_OPEN:
+    if events[i, EV.WHAT] == ON_OPEN_OK:
         account = ch.account_of(channels, channel, epoch - 1)
         return account if account >= 0 else -2
     account = ch.account_of(channels, channel, epoch)
@@ -195,8 +193,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     elif not drain(account, book, own, result):
         return -1
     ch.begin(channels, account, channel, epoch)
-    channels[0][account, ACC.EXTRA] = conn[CONN.CLIENT_GAPS]
-    co.begin_channel(consumers, account)
+    co.begin_channel(consumers, account, conn[CONN.CLIENT_GAPS])
     tx.begin_channel(transactions, account, PERHAPS if epoch == 0 else PLAIN)
     pf.reset(prefetch, pf.of_channel(account), channel, epoch, 1, 0)
     return account

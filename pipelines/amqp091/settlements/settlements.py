@@ -48,7 +48,7 @@ _METHODS = (
             "qos", "recover", "recover-ok", "recover-async",
         )
     ),
-    "queue.declare-ok", "channel.open", "channel.close", "channel.close-ok", "connection.close", "confirm.select",
+    "queue.declare-ok", "channel.open-ok", "channel.close", "channel.close-ok", "connection.close", "confirm.select",
     *(f"tx.{name}" for name in ("select", "commit", "commit-ok", "rollback", "rollback-ok")),
 )  # fmt: skip
 _TAGGED = [what(FRAMES, f"basic.{name}") for name in ("consume", "consume-ok", "cancel", "cancel-ok")]
@@ -79,7 +79,7 @@ class Settlements:
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished",
     )  # fmt: skip
-    VERSION = 2
+    VERSION = 3
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled

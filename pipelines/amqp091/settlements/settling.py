@@ -9,7 +9,6 @@ from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import CHAN
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     ACK,
-    MISTAKE,
     MORE,
     NACK,
     NONE,
@@ -52,9 +51,9 @@ from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
 def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
     """Apply an ack, nack or reject of the client; return DONE, or what has run out."""
     conn, gaps, channels, ledger = book
-    _, transactions, _ = own
+    consumers, transactions, _ = own
     out, state = result
-    accounts, work = channels[0], transactions[0]
+    accounts, ends, work = channels[0], consumers[3], transactions[0]
     number, word = events[i, EV.NUMBER], events[i, EV.WHAT]
     if number < 0 or accounts[account, ACC.SERVER_CLOSE] >= 0 or conn[CONN.SERVER_CLOSE] >= 0:
         return DONE
@@ -72,8 +71,8 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     if flag == 0:
         slot = lg.slot_of(ledger, account, number)
         if slot < 0:
-            if conn[CONN.SERVER_GAPS] == 0 and accounts[account, MISTAKE] == 0:
-                accounts[account, MISTAKE] = events[i, EV.ORDER]
+            if conn[CONN.SERVER_GAPS] == 0 and ends[account, CHAN.MISTAKE] == 0:
+                ends[account, CHAN.MISTAKE] = events[i, EV.ORDER]
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return NEEDS_ACTS
         return DONE
@@ -133,7 +132,7 @@ def settle(
             leave_windows(account, acts[act, ACT.EXTRA], frame, identity, events[i, EV.TS], 1, own)
     else:
         extra = plain(slots[slot, SL.EXTRA], transactions)
-        mistake = channels[0][account, MISTAKE]
+        mistake = consumers[3][account, CHAN.MISTAKE]
         lost = cn.first_gap(conn, gaps, SERVER, mistake) if mistake > 0 else -1
         if lost >= 0:
             finish(result, row, NONE, -1, -1, -1, IN_GAP, gaps[lost, GAP_TS], queue_of(extra, consumers))

@@ -227,17 +227,18 @@ def same_number_opened_again() -> tuple[Connection, list[dict[str, Any]]]:
 def opened_again_after_an_unseen_close() -> tuple[Connection, list[dict[str, Any]]]:
     c = up(Connection())
     c.publish(1)
-    opened = c.client("channel.open", epoch=2)
-    c.server("channel.open-ok", epoch=2)
-    return c, [{"outcome": "none", "ended_by": "channel-close", "end_ts_ns": opened * TICK}]
+    c.client("channel.open", epoch=2)
+    is_open = c.server("channel.open-ok", epoch=2)
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": is_open * TICK}]
 
 
-def opened_again_over_a_silent_server() -> tuple[Connection, list[dict[str, Any]]]:
-    """What the server said before it was opened again is missing: perhaps also the confirm."""
-    c = up(Connection())
+def opened_twice() -> tuple[Connection, list[dict[str, Any]]]:
+    """Nothing is missing: the client opens what is open, and the server closes the connection for that."""
+    c = up(Connection(closed_by="server"))
     c.publish(1)
-    opened = c.client("channel.open", epoch=2)
-    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": opened * TICK}]
+    c.client("channel.open", epoch=2)
+    close = c.server("connection.close", channel=0, epoch=0, reply_code=504)
+    return c, [{"outcome": "none", "ended_by": "connection-close", "end_ts_ns": close * TICK}]
 
 
 def connection_closed() -> tuple[Connection, list[dict[str, Any]]]:
@@ -415,7 +416,7 @@ SCENARIOS = {
         behind_the_servers_close,
         same_number_opened_again,
         opened_again_after_an_unseen_close,
-        opened_again_over_a_silent_server,
+        opened_twice,
         connection_closed,
         connection_closed_by_the_server,
         reset_without_a_close,

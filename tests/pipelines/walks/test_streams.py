@@ -18,7 +18,7 @@ from amqpscope.pipelines.run.engine import batches
 from amqpscope.pipelines.stream import stored, stream_confirms
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit
-from amqpscope.pipelines.stream.stream_deliveries import OFFSETS, PARTIAL, StreamDeliveries
+from amqpscope.pipelines.stream.stream_deliveries import OFFSETS, PARTIAL, StreamOffsets
 from amqpscope.pipelines.stream.stream_lag import StreamLag, lagging, sort
 from tests.pipelines.walks.talks import (
     CAPTURES,
@@ -34,7 +34,7 @@ from tests.pipelines.walks.talks import (
     walk,
 )  # fmt: skip
 
-WALKS = (StreamConfirms, StreamCredit, StreamDeliveries)
+WALKS = (StreamConfirms, StreamCredit, StreamOffsets)
 
 
 def confirms(tables: Tables, **options: Any) -> list[Row]:
@@ -63,7 +63,7 @@ def credit(tables: Tables) -> tuple[list[Row], list[Row]]:
 
 def deliveries(tables: Tables) -> list[Row]:
     """Rows of `stream_deliveries`."""
-    parts = [part for make in (StreamDeliveries, StreamConfirms) for part in walk(tables, make).get(PARTIAL, [])]
+    parts = [part for make in WALKS for part in walk(tables, make).get(PARTIAL, [])]
     rows: list[Row] = lagging(pa.concat_tables([OFFSETS.empty_table(), *parts])).to_pylist()
     return sorted(rows, key=lambda row: (row["connection_id"], row["frame_no"]))
 
@@ -246,9 +246,6 @@ def test_recordings_compiled(tables, make):
     if PARTIAL in plain:
         rows = pa.concat_tables(plain[PARTIAL])
         assert lagging(rows).equals(lagging(rows, compiled=True))
-    if stored.PARTIAL in plain:
-        rows = pa.concat_tables(plain[stored.PARTIAL])
-        assert stored.verdicts(rows).equals(stored.verdicts(rows, compiled=True))
 
 
 # --------------------------------------------------------------------------------------------------------- confirms
@@ -766,7 +763,6 @@ def test_a_subscription_begins_for_the_client_when_it_asks_and_for_the_server_wh
     ]  # fmt: skip
     assert [(row["frame_no"], row["stream"]) for row in deliveries(tables_of(talk))] == [(5, "s"), (8, "t")]
     same_in_every_manner(tables_of(talk), StreamCredit)
-    same_in_every_manner(tables_of(talk), StreamDeliveries)
 
 
 def test_an_answer_that_a_gap_took_was_no_refusal():
@@ -811,7 +807,7 @@ def test_subscriptions_in_every_manner(seed):
                 talk.frame(chance.random() < 0.5, "heartbeat")
                 talk.lose()
         talks.append(talk)
-    for make in (StreamCredit, StreamDeliveries):
+    for make in (StreamCredit, StreamOffsets):
         same_in_every_manner(tables_of(*talks), make, (1, 3, 50))
 
 
@@ -840,7 +836,8 @@ def test_lag_against_other_connections():
         (9, 9, None, 10_000), (109, 150, 41, 20_000), (9, 9, None, 15_000), (19, 150, 131, 20_000),
         (29, 700, 671, 3_000_000_001),
     ]  # fmt: skip
-    same_in_every_manner(tables_of(ahead, behind), StreamDeliveries)
+    for make in (StreamCredit, StreamOffsets):
+        same_in_every_manner(tables_of(ahead, behind), make)
     elsewhere = Talk(2, server_ip="::2")
     elsewhere.ask("subscribe", 1, subscription_id=1, stream="s", credit=10)
     deliver(elsewhere, 10, 20_000)
@@ -931,7 +928,9 @@ def test_the_walk_over_streams_in_every_manner():
             if chance.random() < 0.2:
                 talk.ask("create", 2, stream=chance.choice("st"), ts_ns=chance.randrange(15))
         talks.append(talk)
-    rows = sort(pa.concat_tables(walk(tables_of(*talks), StreamDeliveries)[PARTIAL]))
+    found = tables_of(*talks)
+    parts = [part for make in (StreamCredit, StreamOffsets) for part in walk(found, make)[PARTIAL]]
+    rows = sort(pa.concat_tables(parts))
     whole = lagging(rows).to_pylist()
     for size in (1, 2, 3, 7, 1000):
         for moved in (False, True):

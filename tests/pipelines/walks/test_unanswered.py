@@ -16,7 +16,7 @@ from amqpscope.pipelines.stream.rpcs import Rpcs as StreamRpcs
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from tests.pipelines.scenario import TICK, Connection, arrow
 from tests.pipelines.walks import talks
-from tests.reference.unanswered import ASKS, CLOSES, CLOSES_ALL, OPENS, SAYS_NOTHING, Frame, unanswered
+from tests.reference.unanswered import ASKS, CLOSES, CLOSES_ALL, IS_OPEN, OPENS, SAYS_NOTHING, Frame, unanswered
 
 Row = dict[str, Any]
 SILENCES: dict[str, Row] = {
@@ -25,39 +25,35 @@ SILENCES: dict[str, Row] = {
     "evicted": {"closed_by": "evicted"},
 }
 """What ends a connection that nobody closes, and columns of its row."""
-DOES = [ASKS, ASKS, SAYS_NOTHING, SAYS_NOTHING, CLOSES, CLOSES_ALL, OPENS]
+DOES = [ASKS, ASKS, SAYS_NOTHING, SAYS_NOTHING, CLOSES, CLOSES_ALL, OPENS, IS_OPEN]
 Answer = tuple[str, int, str, int, int]
 """Table, frame that asks, why nobody answered, until when, in which epoch."""
 
 
 def frame(from_client: bool, does: int, behind_gap: bool) -> Frame:
-    """Only clients open channels; a gap is behind a frame."""
-    return Frame(from_client or does == OPENS, does, behind_gap)
+    """Only clients open channels, and servers say that they are open; a gap is behind a frame."""
+    return Frame(does == OPENS or (from_client and does != IS_OPEN), does, behind_gap)
 
 
-def heard(frames: list[Frame]) -> list[Frame]:
-    """Channels are opened again only over a server that was heard since.
-
-    What is outstanding is judged when the number of its channel comes a second time; whether the server says nothing
-    up to the end is not known then.
-    """
-    found, server = [], False
+def opened_once(frames: list[Frame]) -> list[Frame]:
+    """Channels are opened again only when they are open: what is outstanding on one is judged at the second time."""
+    found, is_open = [], True
     for each in frames:
-        does = each.does if each.does != OPENS or server else SAYS_NOTHING
-        server = does != OPENS and (server or not each.from_client)
-        found.append(Frame(each.from_client, does, each.behind_gap))
+        found.append(each if is_open or each.does != OPENS else Frame(each.from_client, SAYS_NOTHING, each.behind_gap))
+        is_open = each.does == IS_OPEN or (is_open and each.does != OPENS)
     return found
 
 
 FRAMES = st.lists(st.builds(frame, st.booleans(), st.sampled_from(DOES), st.sampled_from([False, False, False, True])),
-                  min_size=1, max_size=12).map(heard)  # fmt: skip
+                  min_size=1, max_size=12).map(opened_once)  # fmt: skip
 
 
 def expected(frames: list[Frame], silence: str, tables: dict[bool, str], scopes: bool = True) -> list[Answer]:
     """What the plain reading says of all that asks; `tables`: those of what clients and servers ask."""
     seen = frames
     if not scopes:
-        seen = [Frame(each.from_client, SAYS_NOTHING if each.does in (CLOSES, OPENS) else each.does, each.behind_gap)
+        silent = (CLOSES, OPENS, IS_OPEN)
+        seen = [Frame(each.from_client, SAYS_NOTHING if each.does in silent else each.does, each.behind_gap)
                 for each in frames]  # fmt: skip
     found = []
     for at, each in enumerate(seen):
@@ -74,7 +70,10 @@ def got(rows: list[Row], table: str, asks: str) -> list[Answer]:
 
 
 def method_of(each: Frame, asks: str) -> str | None:
-    return {ASKS: asks, CLOSES: "channel.close", CLOSES_ALL: "connection.close", OPENS: "channel.open"}.get(each.does)
+    return {
+        ASKS: asks, CLOSES: "channel.close", CLOSES_ALL: "connection.close", OPENS: "channel.open",
+        IS_OPEN: "channel.open-ok",
+    }.get(each.does)  # fmt: skip
 
 
 def of_channels(frames: list[Frame], silence: str, asking: str) -> list[Answer]:
