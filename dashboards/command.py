@@ -42,7 +42,7 @@ class Report:
         what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`, or one of each"
         arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
         parser.add_argument("-o", "--output", metavar="FILE.html", type=Path, required=True, help="page to write")
-        following.add_arguments(parser)
+        following.add_arguments(parser, goes_on=False)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the page.
@@ -207,7 +207,7 @@ class Summary:
             help="exit with status 1 on findings of this code, or of this severity (error, warning, note) or worse; "
             "with --follow, on those of the last screen",
         )  # fmt: skip
-        following.add_arguments(parser)
+        following.add_arguments(parser, goes_on=False)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the first screen.

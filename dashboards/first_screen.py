@@ -232,11 +232,13 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         for edge in edges:
             if (edge["client"], edge["server"]) == (row["client"], row["server"]):
                 name = edge["exchange"] or f"queue {edge['routing_key']}"
+                name = f"stream {edge['queue']}" if edge["exchange"] is None else name
                 places[name] = places.get(name, 0) + edge["messages"]
         most = sorted(places.items(), key=lambda each: -each[1])
         where = ", ".join(f"{clean(name)} {count:,}" for name, count in most[:3])
         where += f" and {len(most) - 3} more" if len(most) > 3 else ""
-        rows.append([clean(row["client"]), where, _rate(row["publishes"] / span)])
+        several = f" ({row['addresses']:,} addresses)" if (row["addresses"] or 0) > 1 else ""
+        rows.append([clean(row["client"]) + several, where, _rate(row["publishes"] / span)])
     if len(rows) == 1:
         return ""
     lines = _columns(rows, "llr", width)

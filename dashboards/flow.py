@@ -107,6 +107,7 @@ def _edges(rows: Sequence[dict[str, Any]], place: int) -> dict[tuple[str, str], 
         if _EDGES.get(row["edge"]) != place:
             continue
         hub = f"{row['exchange'] or DEFAULT} {row['routing_key'] or ''}".strip()
+        hub = f"stream {row['queue']}" if row["edge"] == "publish" and row["exchange"] is None else hub
         taker = f"{row['client']}: {row['consumer_tag']}" if row["consumer_tag"] else str(row["client"])
         ends = ((str(row["client"]), hub), (hub, str(row["queue"])), (str(row["queue"]), taker))[place]
         messages, bad = found.get(ends, (0, 0))

@@ -23,12 +23,18 @@ if TYPE_CHECKING:
     from amqpscope.dissector.following.loop import Make
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
+def add_arguments(parser: argparse.ArgumentParser, goes_on: bool = True) -> None:
+    """Declare the options.
+
+    Args:
+        parser: gets them.
+        goes_on: whether an output stays that a later run goes on with.
+    """
+    after = "where an earlier run ended" if goes_on else "with the next one; a later run begins anew"
     parser.add_argument(
         "--follow", action="store_true",
         help="follow a directory that tcpdump or dumpcap rotates into: take each file when it is complete, and go on "
-        "where an earlier run ended",
+        + after,
     )  # fmt: skip
     parser.add_argument(
         "--until-idle", metavar="SECONDS", type=seconds,

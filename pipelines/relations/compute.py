@@ -25,7 +25,7 @@ from amqpscope.spec.findings import Rule
 if TYPE_CHECKING:
     import duckdb
 
-BY_CONNECTION = ("time_spent", "occupancy")
+BY_CONNECTION = ("time_spent", "occupancy", "tcp_causes")
 """Relations of which no row needs rows of several connections, and which sort all moments."""
 SHARE = 1 << 20
 """Rows of statistics from which the rows of such a relation are computed at a time."""

@@ -1,4 +1,5 @@
--- One row per edge of the way of messages: client to exchange and key, exchange and key to queue, queue to consumer.
+-- One row per edge of the way of messages: client to exchange and key (or to stream), exchange and key to queue, queue to
+-- consumer.
 with sent as (
     select n.server, n.vhost, n.client, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as messages,
         cast(sum(p.bytes) as bigint) as bytes, min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
@@ -11,6 +12,19 @@ answered as (
         count(*) filter (where c.returned) as returned
     from confirms c join endpoints n on c.connection_id = n.connection_id
     group by n.server, n.vhost, n.client, c.exchange, c.routing_key
+),
+stored as (
+    select n.server, n.vhost, n.client, p.stream, cast(sum(p.count) as bigint) as messages,
+        cast(sum(p.bytes) as bigint) as bytes, min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
+    from published p join endpoints n on p.connection_id = n.connection_id
+    where p.stream is not null
+    group by n.server, n.vhost, n.client, p.stream
+),
+rejected as (
+    select n.server, n.vhost, n.client, c.stream, count(*) as refused
+    from confirms c join endpoints n on c.connection_id = n.connection_id
+    where c.stream is not null and c.outcome = 'nack'
+    group by n.server, n.vhost, n.client, c.stream
 ),
 led as (
     select t.server, t.vhost, t.exchange, t.routing_key, t.queue, cast(sum(p.count) as bigint) as messages,
@@ -28,6 +42,12 @@ select 'publish' as edge, s.server, s.vhost, s.client, s.exchange, s.routing_key
 from sent s
 left join answered a on s.server = a.server and coalesce(s.vhost, '') = coalesce(a.vhost, '') and s.client = a.client
     and s.exchange = a.exchange and s.routing_key = a.routing_key
+union all
+select 'publish', s.server, s.vhost, s.client, cast(null as string), cast(null as string), s.stream, cast(null as string),
+    s.messages, s.bytes, coalesce(r.refused, 0), 0, s.first_ts_ns, s.last_ts_ns
+from stored s
+left join rejected r on s.server = r.server and coalesce(s.vhost, '') = coalesce(r.vhost, '') and s.client = r.client
+    and s.stream = r.stream
 union all
 select 'route', server, vhost, cast(null as string), exchange, routing_key, queue, cast(null as string), messages, bytes,
     0, 0, first_ts_ns, last_ts_ns

@@ -96,6 +96,8 @@ class Runner:
         self.many = MANY
         self._known: dict[str, list[pa.Table]] = {name: [] for name in (CONNECTIONS, *TCP)}
         """Rows of connections that ended, and what TCP shows."""
+        self._held = 0
+        """Bytes of these."""
         self._full = self.least
         self._ended: set[int] = set()
         self._is_over = False
@@ -157,6 +159,7 @@ class Runner:
             return []
         if prepared.table in self._known:
             self._known[prepared.table].append(prepared.rows[0])
+            self._held += prepared.rows[0].nbytes
             return []
         leading = prepared.rows[0]
         if len(leading):
@@ -188,7 +191,7 @@ class Runner:
     @property
     def is_full(self) -> bool:
         """Whether so many rows wait that `step` walks over connections."""
-        return self.store.held > self._full
+        return self.store.held + self._held > self._full
 
     def step(self, everything: bool = False) -> Iterator[Rows]:
         """Walk over connections if the store is full; yield rows that are final.
@@ -207,7 +210,8 @@ class Runner:
         self._ended.clear()
         if self.under_way is not None and (everything or self.store.held > self.least >> 1):
             yield from self._go_on(everything)
-        self._full = max(self.least, self.store.held * 3 // 2)
+        self._held = sum(part.nbytes for parts in self._known.values() for part in parts)
+        self._full = max(self.least, (self.store.held + self._held) * 3 // 2)
         pa.default_memory_pool().release_unused()  # one thread allocates rows, and another frees them
 
     def _go_on(self, everything: bool) -> Iterator[Rows]:
@@ -254,6 +258,7 @@ class Runner:
         self._states = PLAIN.read(state["walks"])
         for name in TCP:
             self._known[name].append(state[name])
+            self._held += state[name].nbytes
         self.store.put_back(state)
 
     @property

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import amqpscope
-from amqpscope.dashboards import findings, overview, page
+from amqpscope.dashboards import findings, first_screen, overview, page
 from amqpscope.dashboards.overview import First
 from amqpscope.dashboards.section import Finding
 from amqpscope.dashboards.tables import Tables
@@ -82,3 +82,10 @@ def test_a_headline_writes_a_name_as_it_is() -> None:
     row = {"severity": "error", "party": "network", "client": "till", "text": "till: nothing gets through"}
     assert overview.headline([row], []) == "till: nothing gets through."
     assert overview.headline([row | {"client": "x", "text": "all is late"}], []) == "All is late."
+
+
+def test_clients_that_publish_to_streams_and_namesakes(tmp_path: Path) -> None:
+    data = first_screen.collect(Tables(None, amqpscope.analyze(CAPTURES / "stream_rstream.pcap", tmp_path / "stats")))
+    assert "rstream-producer  stream orders 30" in first_screen.text(data)
+    data["clients"] = [row | {"addresses": 2} for row in data["clients"]]
+    assert "rstream-producer (2 addresses)  stream orders 30" in first_screen.text(data)

@@ -351,6 +351,19 @@ def test_relations_on_spark_are_the_same(spark: Any) -> None:
     assert spark.sql("show tables").count() == before
 
 
+def test_words_in_literals_and_comments_are_no_tables() -> None:
+    text = "-- join one\nselect n.a like '% from the %' from endpoints n -- it's\njoin rates r on r.b = n.b"
+    assert tables_of(text) == {"endpoints", "rates"}
+
+
+def test_topology_has_what_is_published_to_streams() -> None:
+    messages = ours(CAPTURES / "stream_rstream.pcap")["messages"].to_pylist()
+    sent = Counter(row["stream"] for row in messages if row["kind"] == "publish")
+    rows = [row for row in statistics("stream_rstream")["topology"].to_pylist() if row["edge"] == "publish"]
+    assert {(row["exchange"], row["routing_key"]) for row in rows} == {(None, None)}
+    assert Counter({row["queue"]: row["messages"] for row in rows}) == sent and sent
+
+
 def test_relations_on_spark_without_rows_to_begin_with_are_empty(spark: Any) -> None:
     from amqpscope.pipelines.spark import relations  # noqa: PLC0415
 
