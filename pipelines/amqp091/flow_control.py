@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
-from amqpscope.pipelines.model.connection import CLIENT, GAP_WORDS, GAPS, SERVER
+from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_WORDS, GAPS, SERVER
 from amqpscope.pipelines.model.ends import answers_of, durations
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, Events, what
 from amqpscope.pipelines.model.steps import StepWalk
@@ -169,7 +169,10 @@ class FlowControl(StepWalk):
         matrix = events.matrix
         cut = (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
         gap = events.among(GAP_WORDS) & (matrix[:, EV.FROM_CLIENT] >= 0)
+        connection = matrix[:, EV.CONNECTION]
+        waiting = [*connection[events.among((BLOCKED, FLOW))], self.opened.conn[CONN.ID], *connection[-1:]]
         at = np.flatnonzero(events.among([*_WORDS, _CONNECTION]) | cut | gap)
+        at = at[np.isin(connection[at], waiting)]
         some, rows = events.only(at), matrix[at]
         own = [some.ints({FRAMES: name}) for name in ("reply_code", "class_id", "method_id")]
         refuses = np.all([column == value for column, value in zip(own, REFUSAL, strict=True)], axis=0)

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.ends import ended, latency
 from amqpscope.pipelines.model.events import SPOKEN, Events
 from amqpscope.pipelines.model.steps import StepWalk
 from amqpscope.pipelines.model.walk import Rows, conform, known
 from amqpscope.pipelines.requests.numbered import NumberedRequests
-from amqpscope.pipelines.requests.queues import DROPPED, NONE, REFUSED, Found
+from amqpscope.pipelines.requests.queues import DROPPED, NONE, REFUSED
 from amqpscope.pipelines.requests.requests import Requests
 
 Machine = Requests | NumberedRequests
@@ -87,14 +88,15 @@ class RpcWalk(StepWalk):
             self.frames.take(np.array([each.answer for each in self.machine.found if each.how == DROPPED], np.int64))
         self.machine.found = []
         if found:
-            yield "rpcs", self._rows(found)
+            *numbers, notes = zip(*found, strict=True)
+            requests, answers, how, ends = (np.array(column, np.int64) for column in numbers)
+            yield "rpcs", self._rows(requests, answers, how, ends, notes)
 
-    def _rows(self, found: list[Found]) -> pa.Table:
-        *numbers, notes = zip(*found, strict=True)
-        requests, answers, how, ends = (np.array(column, np.int64) for column in numbers)
+    def _rows(self, requests: Ints, answers: Ints, how: Ints, ends: Ints, notes: Sequence[str | None]) -> pa.Table:
+        """Return rows; columns are those of `Found`."""
         asked, answered, refused = self.frames.take(requests), answers >= 0, how == REFUSED
         plain = answered & ~refused
-        place = np.full(len(found), NONE, np.int64)
+        place = np.full(len(requests), NONE, np.int64)
         place[refused] = np.arange(np.count_nonzero(refused))
         place[plain] = np.count_nonzero(refused) + np.arange(np.count_nonzero(plain))
         closes = self.frames.get(answers[refused])  # a close is a request as well, so its row is needed again
@@ -109,4 +111,4 @@ class RpcWalk(StepWalk):
             "latency_ns": latency(sent, rows["ts_ns"], answered),
             **self._columns(Pairs(asked, rows, answered, refused, notes)),
         }
-        return conform("rpcs", columns, len(found))
+        return conform("rpcs", columns, len(requests))
