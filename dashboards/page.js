@@ -53,11 +53,8 @@ function valueOf(text) {
 // Texts of values, as the page writes them where there is no script.
 const NONE = "\u2013";
 
-// Three figures; an exact half goes to the even side, as in Python.
 function figures(value) {
-  const digits = value < 9.995 ? 2 : value < 99.95 ? 1 : 0, scale = 10 ** digits, low = Math.floor(value * scale);
-  const goesDown = (value * 8) % 1 === 0 && value * scale - low === 0.5 && low % 2 === 0;
-  return String(goesDown ? low / scale : Number(value.toFixed(digits)));
+  return String(Number(value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)));
 }
 
 function duration(ns) {
@@ -79,7 +76,7 @@ function instant(microseconds) {
 }
 
 const FORMS = {
-  text: String, duration, instant,
+  text: String, instant,
   count: (number) => number.toLocaleString("en-US"),
   packets: (numbers) => numbers.map((number) => number ?? "?").join(" \u2026 "),
   filter: ([port, ...packets]) => (packets.length > 1

@@ -34,7 +34,7 @@ class Column:
 
     Attributes:
         kind: See `Cell`.
-        form: `text`, `duration` (of ns), `count`, `instant` (of microseconds since the epoch), `packets` (their
+        form: `text`, `count`, `instant` (of microseconds since the epoch), `packets` (their
             numbers) or `filter` (port and packets).
         values: A value or list each; or the text itself, where the script could not make it.
     """

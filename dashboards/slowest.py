@@ -160,7 +160,7 @@ def _more(rows: list[dict[str, Any]], names: list[str], waited: bool, who: Endpo
     identities = [r["connection_id"] for r in rows]
     connections = {each: (who.port(each), units.visible(who.name(each), LONGEST)) for each in set(identities)}
     return [
-        Column("number", "duration", [r[took] if _exact(r[took]) else units.duration(r[took]) for r in rows]),
+        Column("number", "text", [units.duration(r[took]) for r in rows]),
         Column("number", "count", [n if _exact(n := r["number"]) else units.count(n) for r in rows]),
         Column("filter", "filter", [_filter(r, connections[r["connection_id"]][0]) for r in rows]),
         Column("text", "instant", [_microseconds(r["begin_ts_ns"]) for r in rows]),

@@ -187,8 +187,7 @@ WRITTEN = """async (caption) => {
   return columns.map((values, at) => values.map((value) => written(value, forms[at])));
 }"""
 DURATIONS = [0, 7, 999, 1000, 9_994, 123_456, 999_400_000, 1_234_567_890, 119_400_000_000, 119_600_000_000, 200 * 10**9,
-             3_600 * 10**9, 49 * 3_600 * 10**9, -5_000,
-             1_125, 1_375, 10_250, 10_750, 100_500, 101_500, 1_325]  # fmt: skip
+             3_600 * 10**9, 49 * 3_600 * 10**9, -5_000]  # fmt: skip
 
 
 def test_rows_that_the_script_writes_are_those_of_the_page(
