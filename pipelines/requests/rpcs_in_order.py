@@ -16,7 +16,6 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.events import EV, FRAMES_OF, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.model.names import NO_NAME
-from amqpscope.pipelines.model.opened import Opened
 from amqpscope.pipelines.model.walk import Needs
 from amqpscope.pipelines.requests.queues import CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, ONCE, Channel, Request
 from amqpscope.pipelines.requests.requests import UNKNOWN, Requests
@@ -132,7 +131,7 @@ class RpcsInOrder(RpcWalk):
     machine: Requests
 
     def __init__(self, compiled: bool = False) -> None:
-        self.COLUMNS = (*_COLUMNS, *filter(None, [self.ASKING.code]))
+        self.OWN = (*_COLUMNS, *filter(None, [self.ASKING.code]))
         self._roles = roles(self.SOURCE)
         self._has_role = (self._roles[:, [ASKS, ANSWERS]] >= 0).any(axis=1)
         super().__init__(compiled)
@@ -144,8 +143,8 @@ class RpcsInOrder(RpcWalk):
         answers = sorted({response for method in asks.values() for response in method.responses})
         return {self.SOURCE: Needs(self.ASKING.columns, (*asks, *answers))}
 
-    def _machine(self, opened: Opened) -> Requests:
-        return Requests(opened)
+    def _machine(self) -> Requests:
+        return Requests(self.opened)
 
     def _among(self, events: Events, *names: str) -> Any:
         """Return which events (bool) are one of these methods."""
