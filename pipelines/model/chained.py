@@ -1,7 +1,7 @@
 """Rows found by a key: chains of those whose keys share a bucket, the oldest first.
 
 The first columns of such rows are those of `Link`. `buckets` (int64, a power of two) has the first and the last row of
-each chain, -1 for none. Several rows may have one key.
+each chain, -1 for none: that of a key at `key & (len(buckets) - 1)`. Several rows may have one key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, called, kernel
+from amqpscope.dissector.kernels.kernel import call, called
 from amqpscope.pipelines.model.store import declare
 
 
@@ -78,13 +78,6 @@ def leave(rows: Array, buckets: Array, row: int) -> None:
         rows[after, LINK.PREVIOUS] = before
     else:
         buckets[bucket, 1] = before
-
-
-@kernel
-def first(buckets: Array, key: int) -> int:
-    """Return the first row of the chain in which those of a key are; -1: none."""
-    found: int = buckets[key & (len(buckets) - 1), 0]
-    return found
 
 
 @called
