@@ -231,7 +231,7 @@ class Output:
     def _failed(self, error: BaseException) -> OutputError:
         """Return the error as people read it: the folder that they named, and what of it stays."""
         folder, hidden, _ = str(self.folder).partition(HIDDEN)
-        kept = "nothing of this run is kept" if hidden else "complete parts are kept"
+        kept = "complete parts are kept" if self.parts() and not hidden else "nothing of this run is kept"
         return OutputError(f"{folder.rstrip('/') if hidden else folder}: cannot write: {reason(error)}; {kept}")
 
     def abort(self) -> None:

@@ -23,7 +23,7 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.parallel import flows
 from amqpscope.dissector.parallel.jobs import JobError, Jobs, Share, Target
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.output import HIDDEN, NOTE, Output, OutputError
+from amqpscope.dissector.tables.output import HIDDEN, NOTE, Output, OutputError, Part
 from amqpscope.dissector.tables.rows import schemas
 from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.moves import by_connection
@@ -150,10 +150,20 @@ def test_a_process_ends_when_nobody_waits_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("below", "kept"), [("", "complete parts are kept"), (f"{HIDDEN}/job-1", "nothing of this run is kept")]
+    ("below", "parts", "kept"),
+    [
+        ("", 1, "complete parts are kept"),
+        ("", 0, "nothing of this run is kept"),
+        (f"{HIDDEN}/job-1", 1, "nothing of this run is kept"),
+    ],
 )
-def test_an_error_of_writing_names_the_folder_that_the_user_knows(tmp_path: Path, below: str, kept: str) -> None:
+def test_an_error_of_writing_names_the_folder_that_the_user_knows(
+    tmp_path: Path, below: str, parts: int, kept: str
+) -> None:
     output = Output(str(tmp_path / "out" / below), schemas())
+    for number in range(parts):
+        (tmp_path / f"{number}.parquet").touch()
+        output.adopt(Part("connections", tmp_path / f"{number}.parquet", 1))
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out").write_text("in the way")
     with pytest.raises(OutputError) as told:
