@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SPARKS := 3.5 4.0
+FOLDERS = $(addprefix $(VENV)s/spark-,$(SPARKS))
 SPACE := $() $()
 PYTHONS := python3.11 python3.12 python3.13
 DEMO := demo-out
@@ -13,7 +14,7 @@ COLLECTED := $(VENV)/.collected
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: readme demo test test-interpreted test-spark test-compiled test-sparks test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-interpreted test-spark test-compiled test-sparks sparks test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -60,14 +61,17 @@ test-spark: $(KERNELS)
 test-compiled: $(KERNELS)
 	$(BIN)/python -m pytest -m "compiled and not (spark or wheel)" $(SIDE_BY_SIDE)
 
-test-sparks: $(foreach each,$(SPARKS),$(VENV)s/spark-$(each)/.ready)  ## run a short set of tests with each version of Spark in SPARKS
-	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(patsubst %/.ready,$(CURDIR)/%/bin/python,$^)) $(BIN)/python -m pytest tests/pipelines/test_versions.py
+test-sparks: sparks  ## run a short set of tests with each version of Spark in SPARKS, which it installs
+	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(addprefix $(CURDIR)/,$(FOLDERS))) $(BIN)/python -m pytest -n $(words $(SPARKS)) \
+		tests/pipelines/test_versions.py::test_rows_are_those_of_one_process
+
+sparks:
+	@$(MAKE) --no-print-directory -j $(addsuffix /.ready,$(FOLDERS))
 
 # What else is needed comes from the environment that all tests run in.
 $(VENV)s/spark-%/.ready: $(BIN)/.ready
-	$(PYTHON) -m venv --without-pip $(@D)
-	$(BIN)/python -m pip install -q --target $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())') 'pyspark==$*.*'
-	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $$($(@D)/bin/python -c 'import site; print(*site.getsitepackages())')/others.pth
+	rm -rf $(@D)
+	$(BIN)/python -m pip install -q --no-compile --target $(@D) 'pyspark==$*.*'
 	@touch $@
 
 test-wheel: wheel  ## test the wheel in an empty environment

@@ -50,6 +50,44 @@ function valueOf(text) {
   return sum;
 }
 
+// Texts of values, as the page writes them where there is no script.
+const NONE = "\u2013";
+
+function figures(value) {
+  return String(Number(value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0)));
+}
+
+function duration(ns) {
+  if (ns < 0) return `\u2212${duration(-ns)}`;
+  for (const [unit, size] of [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]]) {
+    const value = ns / size;
+    if (value >= 999.5 || (unit === "s" && value >= 119.5)) continue;
+    return `${figures(value)} ${unit}`;
+  }
+  const seconds = Math.round(ns / 1e9), minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60);
+  if (minutes < 60) return `${minutes} min${seconds % 60 ? ` ${seconds % 60} s` : ""}`;
+  if (hours < 48) return `${hours} h${minutes % 60 ? ` ${minutes % 60} min` : ""}`;
+  return `${(hours / 24).toFixed(1)} d`;
+}
+
+function instant(microseconds) {
+  const moment = new Date(Math.floor(microseconds / 1000)).toISOString().slice(0, 19).replace("T", " ");
+  return `${moment}.${String(microseconds % 1e6).padStart(6, "0")}`;
+}
+
+const FORMS = {
+  text: String, instant,
+  count: (number) => number.toLocaleString("en-US"),
+  packets: (numbers) => numbers.map((number) => number ?? "?").join(" \u2026 "),
+  filter: ([port, ...packets]) => (packets.length > 1
+    ? `tcp.port == ${port} && frame.number in {${packets.join(", ")}}`
+    : `tcp.port == ${port} && frame.number == ${packets[0]}`),
+};
+
+function written(value, form) {
+  return typeof value === "string" ? value : value === null ? NONE : FORMS[form](value);
+}
+
 function cellOf([text, kind, range]) {
   const cell = element("td", { className: kind });
   if (kind === "filter") {
@@ -94,8 +132,9 @@ class Rows {
   async load() {
     const more = this.table.parentElement.querySelector("script");
     if (!more || !this.heads) return;
-    const { kinds, columns } = await unpacked(more);
+    const { kinds, forms, columns } = await unpacked(more);
     const cellAt = (cell, column) => {
+      if (forms) return [written(cell, forms[column]), kinds[column]];
       if (!Array.isArray(cell)) return [cell, kinds[column]];
       if (typeof cell[0] !== "number") return cell;
       const [port, first, last] = cell;
@@ -194,12 +233,6 @@ addEventListener("beforeprint", () => { for (const fold of document.querySelecto
 unfold();
 
 // ------------------------------------------------------------------ lanes: one cursor, zoom, list of messages
-function duration(ns) {
-  for (const [unit, size] of [["ns", 1], ["µs", 1e3], ["ms", 1e6], ["s", 1e9]]) {
-    if (ns / size < 999.5 || unit === "s") return `${Number((ns / size).toPrecision(3))} ${unit}`;
-  }
-}
-
 class Lanes {
   constructor(box, data) {
     this.box = box;

@@ -41,7 +41,7 @@ from amqpscope.dashboards import (
 from amqpscope.dashboards.chart import Chart
 from amqpscope.dashboards.lanes import Lane, Overview
 from amqpscope.dashboards.overview import First
-from amqpscope.dashboards.section import Cell, Figure, Grid, Section, Single
+from amqpscope.dashboards.section import Cell, Column, Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.tables import origin
 from amqpscope.errors import Error, MissingError, reason
@@ -226,6 +226,8 @@ class _Data:
 
         Columns compress better than rows. Cells without a kind of their own have that of their column.
         """
+        if grid.more:
+            return self._columns(grid.more)
         rows = grid.rows[grid.page :]
         kinds = [cell.kind for cell in rows[0]]
         kept = []
@@ -236,6 +238,16 @@ class _Data:
                 break
             kept.append(cells)
         return _json({"kinds": kinds, "columns": [list(column) for column in zip(*kept, strict=True)]})
+
+    def _columns(self, columns: Sequence[Column]) -> str:
+        heads = {"kinds": [each.kind for each in columns], "forms": [each.form for each in columns]}
+        values = [each.values for each in columns]
+        text = _json({**heads, "columns": values})
+        if len(text) > self.left:
+            fit = len(values[0]) * self.left // len(text)
+            text = _json({**heads, "columns": [each[:fit] for each in values]})
+        self.left -= len(text)
+        return text
 
 
 def about(tables: Tables) -> list[origin.Known]:

@@ -29,10 +29,26 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of rows that only the script shows, which makes their texts: of many rows that takes long here.
+
+    Attributes:
+        kind: See `Cell`.
+        form: `text`, `count`, `instant` (of microseconds since the epoch), `packets` (their
+            numbers) or `filter` (port and packets).
+        values: A value or list each; or the text itself, where the script could not make it.
+    """
+
+    kind: str
+    form: str
+    values: list[Any]
+
+
+@dataclass(frozen=True)
 class Grid:
     """A table: a caption, column heads, rows of cells, what was left out, and the rows that are shown at a time.
 
-    Further rows are data for the script.
+    Further rows are data for the script: those behind the first page, and then `more`, column by column.
     """
 
     caption: str
@@ -41,6 +57,7 @@ class Grid:
     note: str = ""
     folded: bool = False
     page: int = 25
+    more: Sequence[Column] = ()
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,16 @@ import pyarrow.compute as pc
 
 from amqpscope.dashboards import filters, units
 from amqpscope.dashboards.connections import Endpoints, endpoints
-from amqpscope.dashboards.section import Cell, Grid, Section, missing, number, of_all
+from amqpscope.dashboards.section import Cell, Column, Grid, Section, missing, number, of_all
 from amqpscope.dashboards.tables import Tables
 
 MOST = 10_000
 """Messages listed of each kind: the slowest."""
 PAGE = 8
+LONGEST = 240
+"""Characters of a text that the script shows."""
+EXACT = 1 << 53
+"""Beyond it, scripts have no whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,53 @@ def _grid(kind: Kind, title: str, rows: list[dict[str, Any]], who: Endpoints, no
             number(_packets(r)),
             Cell(_file(r), "mono"),
         ]
-        for r in rows
+        for r in rows[:PAGE]
     ]
-    return Grid(title, heads, cells, note, page=PAGE)
+    return Grid(title, heads, cells, note, page=PAGE, more=_more(rows[PAGE:], names, waited, who))
+
+
+def _more(rows: list[dict[str, Any]], names: list[str], waited: bool, who: Endpoints) -> list[Column]:
+    """Return the columns of the rows behind the first page, in the order of `_grid`."""
+    if not rows:
+        return []
+    took = "waited" if waited else "latency_ns"
+    identities = [r["connection_id"] for r in rows]
+    connections = {each: (who.port(each), units.visible(who.name(each), LONGEST)) for each in set(identities)}
+    return [
+        Column("number", "text", [units.duration(r[took]) for r in rows]),
+        Column("number", "count", [n if _exact(n := r["number"]) else units.count(n) for r in rows]),
+        Column("filter", "filter", [_filter(r, connections[r["connection_id"]][0]) for r in rows]),
+        Column("text", "instant", [_microseconds(r["begin_ts_ns"]) for r in rows]),
+        *(Column("text", "text", _texts([_text(r[n], n) for r in rows])) for n in names),
+        Column("number", "count", [r["channel"] for r in rows]),
+        Column("mono", "text", [connections[each][1] for each in identities]),
+        Column("text", "text", [_outcome(r, waited) for r in rows]),
+        Column("number", "packets", [[r[f"{end}_packet"] for end in _ends(r)] for r in rows]),
+        Column("mono", "text", _texts([_file(r) for r in rows])),
+    ]
+
+
+def _exact(value: int | None) -> bool:
+    """Return whether a script can hold a number, or there is none."""
+    return value is None or -EXACT < value < EXACT
+
+
+def _microseconds(ns: int | None) -> int | str | None:
+    return ns // 1000 if ns is not None and 0 <= ns < EXACT * 1000 else units.instant(ns)
+
+
+def _filter(row: dict[str, Any], port: int | None) -> Any:
+    """Return port and packets, where both are in one file; else the filters as text."""
+    packets = {row[f"{end}_packet"] for end in _ends(row)}
+    if port is None or None in packets or (len(packets) > 1 and row["begin_capture"] != row["end_capture"]):
+        return "\n".join(filters.of_ends(row, port))
+    return [port, *sorted(packets)]
+
+
+def _texts(texts: list[str]) -> list[str]:
+    """Return texts as they may be shown; equal ones are looked at once."""
+    shown = {text: units.visible(text, LONGEST) for text in set(texts)}
+    return [shown[text] for text in texts]
 
 
 def _text(value: str | None, column: str) -> str:

@@ -141,13 +141,22 @@ def reads(folder: Place, table: str, columns: Sequence[str]) -> Iterator[Read]:
         ReadError: a part cannot be read; so do the functions.
         FormatError: another release wrote the folder.
     """
-    declared = _declared(table)
     suffices(folder, table, columns)
     for path in parts(folder, table):
-        with _named(path):
-            found = _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
-            for read in found:
-                yield partial(_checked, path, read, declared)
+        yield from reads_of(path, table, columns)
+
+
+def reads_of(path: Place, table: str, columns: Sequence[str]) -> Iterator[Read]:
+    """Yield functions that return the rows of a part file, some row groups each, see `reads`.
+
+    Raises:
+        ReadError: it cannot be read; so do the functions.
+    """
+    declared = _declared(table)
+    with _named(path):
+        found = _arrow(path, columns) if path.suffix == ".arrow" else _parquet(path, columns)
+        for read in found:
+            yield partial(_checked, path, read, declared)
 
 
 def suffices(folder: Place, table: str, columns: Sequence[str]) -> None:

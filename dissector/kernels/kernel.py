@@ -272,7 +272,7 @@ def _digest(function: Callable[..., Any]) -> str:
         ).encode()
     )
     # Not names of attributes: a kernel may call `module.name` where its own module has another kernel of that name.
-    for name in dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"):
+    for name in dict.fromkeys(_globals(code)):
         value = function.__globals__.get(name)
         part = repr(value)
         if isinstance(value, types.FunctionType):
@@ -284,6 +284,15 @@ def _digest(function: Callable[..., Any]) -> str:
             part = repr([(n, _digest(v) if is_kernel(v) else v) for n, v in found if is_kernel(v) or _is_constant(v)])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals that code loads, in its order: `dis` takes five times as long, at each start."""
+    extended = 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        if operation == dis.opmap["LOAD_GLOBAL"]:
+            yield code.co_names[(extended | argument) >> 1]
+        extended = (extended | argument) << 8 if operation == dis.EXTENDED_ARG else 0
 
 
 def _is_constant(value: Any) -> bool:

@@ -215,13 +215,23 @@ def listen(
             if span[SPAN.CLOSED] == 0:
                 span[SPAN.END] = events[i, EV.TS]
         elif source == CONNECTIONS:
-            begin(span, signs, events, i, negotiated[i])
+            span[SPAN.APPLIES] = 0 if negotiated[i] == NOT_MINE else 1
+            span[SPAN.NEGOTIATED] = negotiated[i]
             span[SPAN.DARK] = dark[i]
+            span[SPAN.END] = events[i, EV.TS]
+            for side in range(2):  # until more is seen, silence counts from the first packet to the last
+                for column in range(len(SIGN)):
+                    signs[side, column] = 0
+                signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]
             if FIRST_FRAMES <= source < MESSAGES:
-                if agrees[i] and span[SPAN.AGREED] == 0:
-                    agree(span, signs, events[i, EV.TS])
+                if agrees[i] and span[SPAN.AGREED] == 0:  # silence counts from now on
+                    span[SPAN.AGREED] = 1
+                    for side in range(2):
+                        signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], events[i, EV.TS])
+                        signs[side, SIGN.SILENCE] = 0
+                        signs[side, SIGN.MISSED] = 0
                 if events[i, EV.CLOSES] == 1 and span[SPAN.CLOSED] == 0:
                     span[SPAN.CLOSED] = 1
                     span[SPAN.END] = events[i, EV.TS]
@@ -229,32 +239,6 @@ def listen(
             elif source == ANOMALIES and word in (_GAP, _SKIPPED):
                 hear(span, signs, events, i, word == _GAP)
     return count
-
-
-@kernel
-def begin(span: Array, signs: Array, events: Array, i: int, negotiated: int) -> None:
-    """Begin a connection: until more is seen, silence counts from its first packet to its last."""
-    span[SPAN.APPLIES] = 0 if negotiated == NOT_MINE else 1
-    span[SPAN.NEGOTIATED] = negotiated
-    span[SPAN.AGREED] = 0
-    span[SPAN.CLOSED] = 0
-    span[SPAN.END] = events[i, EV.TS]
-    for side in range(2):
-        signs[side, SIGN.HEARD] = 0
-        signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
-        signs[side, SIGN.SILENCE] = 0
-        signs[side, SIGN.MISSED] = 0
-        signs[side, SIGN.LOST] = 0
-
-
-@kernel
-def agree(span: Array, signs: Array, ts: int) -> None:
-    """Note the agreed interval: silence counts from now on."""
-    span[SPAN.AGREED] = 1
-    for side in range(2):
-        signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], ts)
-        signs[side, SIGN.SILENCE] = 0
-        signs[side, SIGN.MISSED] = 0
 
 
 @kernel

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +13,19 @@ import pyarrow.compute as pc
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.events import EV, FRAMES_OF, SPOKEN, WORDS, Events, what
 from amqpscope.pipelines.model.names import NO_NAME
-from amqpscope.pipelines.model.opened import Opened
-from amqpscope.pipelines.model.walk import Needs
+from amqpscope.pipelines.model.walk import Needs, Rows
+from amqpscope.pipelines.requests.calm import pairs_of, whole
+from amqpscope.pipelines.requests.frames import SUCCESS, Frame
 from amqpscope.pipelines.requests.queues import CLOSES_CHANNEL, CLOSES_CONNECTION, NONE, ONCE, Channel, Request
 from amqpscope.pipelines.requests.requests import UNKNOWN, Requests
 from amqpscope.pipelines.requests.rpcs import Pairs, RpcWalk
 from amqpscope.spec.model import Method
 
 _COLUMNS = ("channel", "channel_epoch", "method", "reply_code", "reply_text", "queue")
-_SUCCESS = 200
 ASKS, ANSWERS, MAY_ANSWER, MAY_NOT_WAIT = range(4)
 
 
@@ -51,39 +52,6 @@ class Asking:
     code: str = ""
     waits: str = ""
     refuses: tuple[str, ...] = ()
-
-
-class Frame(NamedTuple):
-    """What the machine needs of a frame; -1 for null."""
-
-    side: int
-    number: int
-    ts: int
-    channel: int
-    epoch: int
-    is_cut: int
-    """1 where its content is unknown."""
-    is_partial: int
-    asks: int
-    """Kind that it asks."""
-    answers: int
-    """Kind that it answers."""
-    may_answer: int
-    """Another kind, which it answers where none of that one is open."""
-    waits: int
-    """1 for a request that asks for an answer, 0 for one that does not; -1: unknown."""
-    code: int
-    """Reply code."""
-    refuses: int
-    """Kind of request that a close names; UNKNOWN where that part of it is missing."""
-    opens: int
-    """1 for what opens a channel, 2 for its answer."""
-    declares: int
-    """1 for a request that declares a queue, 2 for its answer."""
-    key: int
-    """Digest of what an answer repeats of its request; 0 for nothing."""
-    name: int
-    """The name of a queue that is declared, as a number; of other requests NO_NAME where it is empty."""
 
 
 @cache
@@ -132,7 +100,7 @@ class RpcsInOrder(RpcWalk):
     machine: Requests
 
     def __init__(self, compiled: bool = False) -> None:
-        self.COLUMNS = (*_COLUMNS, *filter(None, [self.ASKING.code]))
+        self.OWN = (*_COLUMNS, *filter(None, [self.ASKING.code]))
         self._roles = roles(self.SOURCE)
         self._has_role = (self._roles[:, [ASKS, ANSWERS]] >= 0).any(axis=1)
         super().__init__(compiled)
@@ -144,8 +112,13 @@ class RpcsInOrder(RpcWalk):
         answers = sorted({response for method in asks.values() for response in method.responses})
         return {self.SOURCE: Needs(self.ASKING.columns, (*asks, *answers))}
 
-    def _machine(self, opened: Opened) -> Requests:
-        return Requests(opened)
+    def _begin(self) -> None:
+        super()._begin()
+        self._calm = [np.zeros(0, np.int64)] * 2
+        """Ids of requests, and of their answers, that need no machine."""
+
+    def _machine(self) -> Requests:
+        return Requests(self.opened)
 
     def _among(self, events: Events, *names: str) -> Any:
         """Return which events (bool) are one of these methods."""
@@ -175,7 +148,17 @@ class RpcsInOrder(RpcWalk):
             ],
             axis=1,
         )
-        return at, list(map(Frame._make, rows.tolist()))
+        calm, *pairs = pairs_of(rows, matrix[at, EV.CONNECTION], whole(events, at, int(self.opened.conn[CONN.ID])))
+        self._calm = [at[each] + self.frames.base for each in pairs]
+        return at[~calm], list(map(Frame._make, rows[~calm].tolist()))
+
+    def _decided(self, events: Events | None) -> Iterator[Rows]:
+        yield from super()._decided(events)
+        requests, answers = self._calm
+        if len(requests):
+            count = len(requests)
+            yield "rpcs", self._rows(requests, answers, np.zeros(count, np.int64), np.full(count, NONE), [None] * count)
+        self._calm = [np.zeros(0, np.int64)] * 2
 
     def _numbered(self, events: Events, names: tuple[str, ...]) -> Ints:
         """Return which of these methods each event is: 1 for the first; 0 for none."""
@@ -248,9 +231,9 @@ class RpcsInOrder(RpcWalk):
 
     def _close(self, channel: Channel, frame: Frame, event: int) -> None:
         side, whole = frame.side, frame.asks == CLOSES_CONNECTION
-        if frame.is_partial == 1 and frame.refuses == UNKNOWN and frame.code != _SUCCESS:
+        if frame.is_partial == 1 and frame.refuses == UNKNOWN and frame.code != SUCCESS:
             self.machine.close_missing(channel, side, frame.number, frame.ts, whole)
-        named = frame.refuses if frame.code >= 0 and frame.code != _SUCCESS else NONE
+        named = frame.refuses if frame.code >= 0 and frame.code != SUCCESS else NONE
         self.machine.close(channel, side, frame.number, frame.ts, whole, named, event)
 
     def _note(self, channel: Channel, frame: Frame, event: int) -> str | None:

@@ -16,7 +16,6 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from amqpscope.dissector import places
@@ -31,15 +30,14 @@ from amqpscope.dissector.parallel.blocks import Seated
 from amqpscope.dissector.parallel.counts import Counts
 from amqpscope.dissector.parallel.process import settle
 from amqpscope.dissector.parallel.survey import Split, Survey, survey
-from amqpscope.dissector.places import Place, readable, remove_tree
+from amqpscope.dissector.places import Place, remove_tree
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tables.output import CODEC, HIDDEN, Output, Then
 from amqpscope.dissector.tables.rows import schemas
-from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.run.engine import Engine
 from amqpscope.pipelines.run.preparing import PACKET
-from amqpscope.pipelines.run.runner import CONNECTIONS, Runner
+from amqpscope.pipelines.run.runner import Runner
 from amqpscope.pipelines.spark import engine as on_spark
 from amqpscope.pipelines.spark import relations
 from amqpscope.pipelines.spark.progress import Done, Tally, Watch, watched
@@ -57,8 +55,6 @@ READ, TURNS = 64 << 20, 2
 """Bytes of captures after which a task reads no further one; fewer, so that each core has as many tasks."""
 SURVEYS = "surveys binary"
 """Lists of `parallel.survey.Survey`, pickled."""
-AT_A_TIME = 8
-"""Blocks that go to Python at a time."""
 
 
 class Form(NamedTuple):
@@ -140,7 +136,7 @@ def dissect_captures(sources: Sequence[Source], options: Range, to: Submission, 
             made.add(partial(list, rows_of_captures(ready.plan.surveys, known)))
             tasks = Job(str(folder / HIDDEN), known, ready.compiled, form, ready.tally)
             dissected = segments(spark, ready).mapInArrow(partial(dissect_part, tasks), WRITTEN)
-            found = collected(dissected, AT_A_TIME, ready.counted)
+            found = collected(dissected, on_spark.AT_A_TIME, ready.counted)
             for file in chain.from_iterable(found.values()):
                 made.adopt(file)
         return Made(made.rows, ready.reading)
@@ -177,10 +173,8 @@ def analyze_captures(sources: Sequence[Source], options: Range, to: Submission, 
         note, then = {**to.note, **ready.times}, partial(relations.of_folder, spark)
         with _output(folder, local.schemas(), note, then=then) as made:
             walked = segments(spark, ready).mapInArrow(partial(analyze_part, tasks, ready.plan.known), WRITTEN)
-            found = collected(walked, AT_A_TIME, ready.counted)
+            found = collected(walked, on_spark.AT_A_TIME, ready.counted)
             watch.steps = ()
-            for file in found.get(CONNECTIONS, ()):
-                engine.failures.add(pq.read_table(readable(file.file)))
             on_spark.conclude(spark, engine, made, found, tasks)
         return Made(made.rows, ready.reading)
 
@@ -352,7 +346,7 @@ def analyze_part(job: on_spark.Job, known: Archive, batches: Iterable[pa.RecordB
     rows = rows_for(tables())
     runner = Runner(job.compiled, rows, note, under_way=dissector.under_way, threads=0)
     cut = pa.array(job.cut, pa.string())
-    with on_spark.Task(job, {**on_spark.partial_schemas(), CONNECTIONS: schema(CONNECTIONS)}) as task:
+    with on_spark.Task(job, on_spark.partial_schemas()) as task:
         for step in steps(blocks.read(batches), dissector, known.end_ns):
             for table, batch in chain.from_iterable(work() for work in step):
                 job.tally.add(Done(rows=batch.num_rows))

@@ -1,9 +1,9 @@
-"""The engine on Spark: one shuffle by connection for all statistics, and the same walks as in this process.
+"""The engine on Spark: one shuffle by connection for all statistics, and the same runner as in this process.
 
-Rows of all tables are one union, grouped by connection and sorted: (connection_id, order, rank of the table). Tasks
-walk over it, and each attempt writes part files of all tables into a folder of its own. Tasks return only the names of
-these files, so files of a killed or repeated task are ignored. This process moves part files into place, and finishes
-what needs rows of all connections; on Spark again where these are many.
+Tasks cut the rows of all tables into blocks by connection. Others walk over the connections of a part, and each attempt
+writes part files of all statistics into a folder of its own. Tasks return only the names of these files, so files of a
+killed or repeated task are ignored. This process moves part files into place, and finishes what needs rows of all
+connections; on Spark again where these are many.
 """
 
 from __future__ import annotations
@@ -11,63 +11,52 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from amqpscope.dissector.places import Place, arrow, readable, remove_tree
+from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN, Output, Part
-from amqpscope.pipelines.across import keys
 from amqpscope.pipelines.folder import read_note, read_parts
 from amqpscope.pipelines.latencies.latency import PARTIAL, Latencies
-from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.event_rows import prepared
-from amqpscope.pipelines.model.events import Events, decoded
-from amqpscope.pipelines.model.listed import LISTED
+from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.members import KeyedWalk
 from amqpscope.pipelines.model.walk import Rows, schema
 from amqpscope.pipelines.run import kernels, local
 from amqpscope.pipelines.run.engine import Engine
-from amqpscope.pipelines.run.event_store import Layout, layouts
-from amqpscope.pipelines.run.preparing import TIMED, in_range, snapped, spans, timed, with_missing, with_tcp
-from amqpscope.pipelines.run.runner import CONNECTIONS
-from amqpscope.pipelines.spark import relations, tasks, union
+from amqpscope.pipelines.run.preparing import snapped
+from amqpscope.pipelines.run.runner import CONNECTIONS, NOTE, Runner
+from amqpscope.pipelines.spark import relations, row_blocks, tasks
 from amqpscope.pipelines.spark.precompile import compile_kernels
 from amqpscope.pipelines.spark.progress import Done, Tally, watched
-from amqpscope.pipelines.spark.reader import by_tasks, read_table
+from amqpscope.pipelines.spark.reader import by_tasks
+from amqpscope.pipelines.spark.row_blocks import BLOCKS
 from amqpscope.pipelines.spark.tasks import WRITTEN, Submission, collected
-from amqpscope.pipelines.statistics import (
-    HOUR_NS,
-    KEYED,
-    METRICS,
-    Chain,
-    OverKeys,
-    chains,
-    needs_of,
-    over_keys,
-    resolved,
-    tables,
-)  # fmt: skip
+from amqpscope.pipelines.spark.versions import by_part
+from amqpscope.pipelines.statistics import HOUR_NS, METRICS, OverKeys, over_keys, resolved, rows_for, tables
 
 LATENCIES = "latencies"
 """Name of partial results of latencies."""
 UNDECIDED = "undecided "
 """Prefix of a table's name: rows of it that other connections decide."""
 SMALL = 32 << 20
-"""Tables that take fewer bytes of memory are walked over in one task, with little planning."""
+"""Tables that take fewer bytes of memory are read and walked over in one task."""
 TASK = 128 << 20
 """Bytes of memory that the rows of a task take, about."""
 FEW = 1 << 21
 """Walks over keys with fewer rows run in this process."""
 TASK_ROWS = 1 << 22
 """Rows of a walk over keys that a task walks over, about."""
+TURNS = 2
+"""Tasks that each core has at least to read with."""
 READ_EVERY = 1 << 16
 """Rows of a batch that goes to Python."""
+AT_A_TIME = 8
+"""Blocks that go to Python at a time."""
 
 
 class Job(NamedTuple):
@@ -79,6 +68,7 @@ class Job(NamedTuple):
         tally: what tasks add to.
         window_ns: how far before a delivery to look for its publish (ns).
         cut: names of captures with cut packets.
+        note: of the dissection (`Runner`).
     """
 
     folder: str
@@ -86,6 +76,7 @@ class Job(NamedTuple):
     tally: Tally
     window_ns: int = HOUR_NS
     cut: tuple[str, ...] = ()
+    note: Mapping[str, Any] = NOTE
 
 
 def analyze_folder(folder: Place, to: Submission, window_ns: int = HOUR_NS) -> dict[str, int]:
@@ -103,17 +94,17 @@ def analyze_folder(folder: Place, to: Submission, window_ns: int = HOUR_NS) -> d
         SparkError: a task failed repeatedly.
     """
     weight = local.weight(folder)
-    work = partial(_analyze, folder.absolute(), to, window_ns, weight)
-    return to.run(work, small=weight < SMALL)
+    # Spark does little but move blocks: however large the tables, its compilers would cost more than they save.
+    return to.run(partial(_analyze, folder.absolute(), to, window_ns, weight), small=True)
 
 
 def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: SparkSession) -> dict[str, int]:
-    output = to.output.absolute()
+    output, count = to.output.absolute(), partitions(spark, weight)
     captures = _whole(folder, "captures")
     compiled = kernels.begin(pc.sum(captures["bytes"]).as_py() or 0)
     if compiled and str(spark.sparkContext.master).startswith("local"):
         compile_kernels(folder)
-    engine = Engine(compiled, window_ns, note=read_note(folder))
+    engine = Engine(compiled, window_ns)
     engine.captures.append(captures)
     with (
         local.written(output, to.note, then=partial(relations.of_folder, spark)) as made,
@@ -122,30 +113,13 @@ def _analyze(folder: Place, to: Submission, window_ns: int, weight: int, spark: 
         hidden = output / HIDDEN
         hidden.mkdir()
         try:
-            job = Job(str(hidden), compiled, watch.tally, window_ns, tuple(snapped(captures).to_pylist()))
-            connections = _connections(engine, folder)
-            where, system = arrow(hidden / "connections.parquet")
-            pq.write_table(connections, where, filesystem=system)
-            tables = {source: read_table(spark, folder, name) for source, name in ev.sources().items()}
-            tables[ev.CONNECTIONS] = _parquet(spark, [hidden / "connections.parquet"], connections.schema)
-            rows = ordered(tables, partitions(spark, weight))
-            found = collected(rows.mapInArrow(partial(walk_connections, job), WRITTEN), READ_EVERY)
+            names = tuple(snapped(captures).to_pylist())
+            job = Job(str(hidden), compiled, watch.tally, window_ns, names, read_note(folder))
+            found = collected(walked(spark, folder, weight, count, job), AT_A_TIME)
             conclude(spark, engine, made, found, job)
         finally:
             remove_tree(hidden)
     return made.rows
-
-
-def _parquet(spark: SparkSession, files: Sequence[Place], declared: pa.Schema) -> DataFrame:
-    """Return the rows of files; Spark gets their schema, and runs no job to find it."""
-    if any(not isinstance(file, Path) for file in files):
-        return by_tasks(spark, files, from_arrow_schema(declared))
-    return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
-
-
-def partitions(spark: SparkSession, weight: int) -> int:
-    """Return the number of tasks for rows of this many bytes."""
-    return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
 
 def _whole(folder: Place, name: str) -> pa.Table:
@@ -154,62 +128,58 @@ def _whole(folder: Place, name: str) -> pa.Table:
     return pa.concat_tables([schema(name).empty_table(), *parts], promote_options="default")
 
 
-def _connections(engine: Engine, folder: Place) -> pa.Table:
-    """Return connections with the further columns that walks need."""
-    runner, seen = engine.runner, []
-    if not runner.note["complete"]:
-        for source, protocol in ev.spoken().items():
-            parts = read_parts(folder, ev.SOURCES[source], ["connection_id", "ts_ns"])
-            seen.append(spans(parts, protocol))
-    rows = with_missing(_whole(folder, "connections"), seen)
-    engine.take([(CONNECTIONS, rows)])
-    rows = with_tcp(in_range(rows, runner.note), {name: _whole(folder, name) for name in LISTED.values()})
-    return rows.select([*runner.store.layouts[ev.CONNECTIONS].base, "is_partial", *LISTED])
+def partitions(spark: SparkSession, weight: int) -> int:
+    """Return the number of tasks that walk over rows of this many bytes."""
+    return 1 if weight < SMALL else max(-(-weight // TASK), int(spark.sparkContext.defaultParallelism))
 
 
 # ---- walks over connections
 
 
-def ordered(tables: Mapping[int, DataFrame], partitions: int) -> DataFrame:
-    """Return rows of these tables (`events.SOURCES`), each connection in one partition, in the order of its events."""
-    return union.ordered(tables, _kept(chains()), partitions)
+def walked(spark: SparkSession, folder: Place, weight: int, count: int, job: Job) -> DataFrame:
+    """Return what tasks write (WRITTEN) that walk over the connections of a folder.
+
+    Args:
+        spark: the session.
+        folder: what `dissect` wrote.
+        weight: bytes of memory that its rows take.
+        count: of the tasks; a single one reads the tables itself.
+        job: what tasks get.
+    """
+    read: row_blocks.Reader = row_blocks.blocks
+    if count == 1:
+        read, given = partial(row_blocks.read, row_blocks.units(folder)), spark.range(0, 1, 1, 1)
+    else:
+        given = blocks(spark, folder, weight, count)
+    return given.mapInArrow(partial(walk_connections, job, read), WRITTEN)
 
 
-def _kept(walks: Sequence[Chain]) -> dict[int, Layout]:
-    """Return what to store of each table; of messages also what engines need."""
-    found = layouts(needs_of(walks))
-    messages = found[ev.MESSAGES]
-    columns = dict.fromkeys((*messages.base, *keys.COLUMNS, *TIMED))
-    return found | {ev.MESSAGES: messages._replace(base=tuple(columns))}
+def blocks(spark: SparkSession, folder: Place, weight: int, count: int) -> DataFrame:
+    """Return the rows of a folder as blocks (BLOCKS), each part of the connections in one partition, in order."""
+    units = row_blocks.units(folder)
+    room = min(TASK, weight // (TURNS * int(spark.sparkContext.defaultParallelism)))
+    size = max(room * len(units) // weight, 1)
+    groups = [units[first : first + size] for first in range(0, len(units), size)]
+    cuts = spark.range(0, len(groups), 1, len(groups)).mapInArrow(partial(row_blocks.cut, groups, count), BLOCKS)
+    return by_part(cuts, count).sortWithinPartitions("number")
 
 
-def walk_connections(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Walk over the connections of a task; yield the part files that it wrote (WRITTEN)."""
-    walks = chains(job.compiled)
-    kept = _kept(walks)
+def walk_connections(job: Job, read: row_blocks.Reader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Walk over connections; yield the part files that were written (WRITTEN).
+
+    Args:
+        job: what tasks get.
+        read: yields rows, all of each connection in them.
+        batches: what it reads.
+    """
+    runner, cut = Runner(job.compiled, rows_for(tables()), job.note, threads=0), pa.array(job.cut, pa.string())
     with Task(job, partial_schemas()) as task:
-        for batch in batches:
-            tables = {
-                source: rows for source, layout in kept.items() if len(rows := union.rows_of(batch, source, layout))
-            }
-            if ev.MESSAGES in tables:
-                tables[ev.MESSAGES] = timed(tables[ev.MESSAGES], pa.array(job.cut, pa.string()))
-                task.add([(KEYED, keys.keyed(tables[ev.MESSAGES], job.compiled))])
-            ready = {source: _prepared(source, rows, kept[source], job) for source, rows in tables.items()}
-            events = Events.mixed(ready, batch["source"].to_numpy().astype(np.int8))
-            for chain in walks:
-                task.add(chain.feed(events))
-            job.tally.add(Done(rows=len(events)))
-        for chain in walks:
-            task.add(chain.finish())
+        for table, rows in read(batches):
+            task.add(runner.add(runner.prepare(table, rows, cut)))
+            job.tally.add(Done(rows=len(rows)))
+        task.add(runner.finish())
         task.finish()
     yield from task.written()
-
-
-def _prepared(source: int, rows: pa.Table, layout: Layout, job: Job) -> pa.Table:
-    columns = (*layout.leading, *layout.further)
-    rows = prepared(source, rows, columns, job.compiled)
-    return rows.select([name for name in columns if name in rows.column_names])
 
 
 # ---- tasks
@@ -266,7 +236,7 @@ def partial_schemas() -> dict[str, pa.Schema]:
     found |= dict(each.given for each in over_keys() if each.given)
     found |= {each.of: each.schema for each in over_keys()} | {each.of: each.schema for each in resolved().values()}
     found |= {UNDECIDED + name: schema(name) for name in resolved()}
-    return found | {LATENCIES: PARTIAL}
+    return found | {LATENCIES: PARTIAL, CONNECTIONS: schema(CONNECTIONS)}
 
 
 # ---- walks over keys, and the end
@@ -284,6 +254,8 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     for name in tables():
         for file in found.get(name, ()):
             made.adopt(file)
+    for file in found.get(CONNECTIONS, ()):
+        engine.failures.add(pq.read_table(readable(file.file)))
     for file in found.get(LATENCIES, ()):
         engine.latencies.merge(pq.read_table(readable(file.file)))
     for name in engine.partial:
@@ -293,6 +265,13 @@ def conclude(spark: SparkSession, engine: Engine, made: Output, found: dict[str,
     }
     engine.emit = partial(local.emitted, made)
     engine.conclude(waiting)
+
+
+def _parquet(spark: SparkSession, files: Sequence[Place], declared: pa.Schema) -> DataFrame:
+    """Return the rows of files; Spark gets their schema, and runs no job to find it."""
+    if any(not isinstance(file, Path) for file in files):
+        return by_tasks(spark, files, from_arrow_schema(declared))
+    return spark.read.schema(from_arrow_schema(declared)).parquet(*map(str, files))
 
 
 def _walked_over(

@@ -28,18 +28,16 @@ TYPES = {column: with_tcp(schema("connections").empty_table(), _EMPTY).field(col
 """Types of the lists of rows about TCP."""
 
 
-def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout], partitions: int = 0) -> DataFrame:
+def ordered(tables: Mapping[int, DataFrame], kept: Mapping[int, Layout]) -> DataFrame:
     """Return rows grouped by connection, and sorted.
 
     Args:
         tables: by `events.SOURCES`; columns that they lack are null.
         kept: what is stored of each.
-        partitions: their number; 0 leaves it to Spark.
     """
     parts = [_part(source, rows, kept[source]) for source, rows in tables.items()]
     union = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), parts)
-    by = (partitions, "connection_id") if partitions else ("connection_id",)
-    return union.repartition(*by).sortWithinPartitions(*ORDER)
+    return union.repartition("connection_id").sortWithinPartitions(*ORDER)
 
 
 def rows_of(batch: pa.RecordBatch, source: int, layout: Layout) -> pa.Table:

@@ -20,6 +20,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.connection import (
     CLIENT,
     CONN,
+    GAP_TS,
     SERVER,
     add_gap,
     first_gap,
@@ -39,7 +40,6 @@ from amqpscope.pipelines.stream.publishing_ids import (
     CT,
     UNCERTAIN,
     WAIT,
-    censor,
     clear,
     enter,
     found,
@@ -47,6 +47,7 @@ from amqpscope.pipelines.stream.publishing_ids import (
     leave,
     number_at,
     oldest,
+    settle_all,
 )  # fmt: skip
 from amqpscope.pipelines.stream.streams import IDS
 
@@ -238,8 +239,8 @@ def answer(events: Array, more: Array, i: int, text: Array, of: Outstanding) -> 
         if row < 0:
             continue
         gap = first_gap(of.conn, of.gaps, SERVER, waiting[row, WAIT.FRAME]) if waiting[row, WAIT.NEXT] >= 0 else -1
-        if gap >= 0:
-            censor(waiting, of.gaps, row, gap)
+        if gap >= 0:  # it may hold another answer, so this may belong to any of these sendings
+            settle_all(waiting, row, UNCERTAIN, of.gaps[gap, GAP_TS])
             continue
         deduplicated = pb.UNKNOWN if refused else waiting[row, WAIT.GUESS]
         sender = row_of[publisher]

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.pipelines.model.connection import GAP_TS
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.store import declare
 
@@ -132,12 +131,6 @@ def oldest(waiting: Array, counts: Array) -> int:
         row += 1
     counts[CT.OLDEST] = row
     return row if row < counts[CT.ROWS] else -1
-
-
-@kernel
-def censor(waiting: Array, gaps: Array, first: int, gap: int) -> None:
-    """Note that an answer may belong to any of these sendings of an id, because a gap may hold another."""
-    settle_all(waiting, first, UNCERTAIN, gaps[gap, GAP_TS])
 
 
 @kernel

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.events import EV, Events, what
-from amqpscope.pipelines.model.opened import Opened
 from amqpscope.pipelines.model.walk import Needs
 from amqpscope.pipelines.requests.numbered import Numbered, NumberedRequests
 from amqpscope.pipelines.requests.rpcs import Pairs, RpcWalk
@@ -59,12 +58,12 @@ class Rpcs(RpcWalk):
     """The walk that writes rows of `rpcs`."""
 
     SOURCE = STREAM_FRAMES
-    COLUMNS = ("command", "response_code", "closing_code", "closing_reason")
-    needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(("correlation_id", *COLUMNS[1:]), ANSWERED_ALWAYS)}
+    OWN = ("command", "response_code", "closing_code", "closing_reason")
+    needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS)}
     machine: NumberedRequests
 
-    def _machine(self, opened: Opened) -> NumberedRequests:
-        return NumberedRequests(opened, _CLOSE)
+    def _machine(self) -> NumberedRequests:
+        return NumberedRequests(self.opened, _CLOSE)
 
     def _taken(self, events: Events) -> tuple[Ints, list[Frame]]:
         matrix, correlation = events.matrix, events.ints({STREAM_FRAMES: "correlation_id"})
@@ -81,7 +80,7 @@ class Rpcs(RpcWalk):
     def _take(self, frame: Frame, event: int) -> None:
         machine, command, number = self.machine, frame.command, frame.correlation
         if frame.hides:
-            self._opened.add_gap(frame.side, frame.number, frame.ts)
+            self.opened.add_gap(frame.side, frame.number, frame.ts)
         if not frame.asks or frame.is_response < 0 or (number < 0 and command != _TUNE):
             return
         if frame.is_response:

@@ -122,14 +122,6 @@ def entered(book: tuple[Array, Array], key: int) -> int:
 
 
 @kernel
-def generation_of(book: tuple[Array, Array], stream: int) -> int:
-    """Return how often a stream began anew, as far as known."""
-    entries, _ = book
-    at = place_of(entries, stream)
-    return entries[at, BK.GENERATION] if entries[at, BK.KEY] == stream else 0
-
-
-@kernel
 def renew(book: tuple[Array, Array], stream: int) -> None:
     """Note that a stream was created or deleted."""
     at = entered(book, stream)
@@ -141,7 +133,8 @@ def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
     """Return the place of a reference, with what holds for it since its stream began anew."""
     entries, _ = book
     at = entered(book, reference)
-    generation = generation_of(book, stream)
+    of = place_of(entries, stream)
+    generation = entries[of, BK.GENERATION] if entries[of, BK.KEY] == stream else 0
     if entries[at, BK.GENERATION] != generation:
         entries[at, BK.GENERATION] = generation
         entries[at, BK.STORED] = -1

@@ -1,4 +1,4 @@
-"""What Spark takes for `analyze`, and its floor: to read the same columns, shuffle and sort them, and nothing else.
+"""What Spark takes for `analyze`, and its floor: to read the same columns, cut and shuffle them, and nothing else.
 
 As a program it does one of these, or starts a session and ends it: what is left of the other two without that is what
 they take after it.
@@ -9,10 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.spark import engine, session
-from amqpscope.pipelines.spark.reader import read_table
 
 DOINGS = ("start", "floor", "analyze")
 
@@ -23,12 +21,11 @@ def commands(tables: Path, output: Path, master: str) -> dict[str, list[str]]:
 
 
 def floor(tables: Path, master: str) -> None:
-    """Bring the rows together by connection, sort them, and drop them."""
-    with session.running(master, spark_sql_adaptive_enabled="false") as begin:
-        spark = begin()
-        rows = {source: read_table(spark, tables, name) for source, name in ev.sources().items()}
-        partitions = engine.partitions(spark, local.weight(tables))
-        engine.ordered(rows, partitions).write.format("noop").mode("overwrite").save()
+    """Bring the rows together by connection, and drop them."""
+    with session.running(master, small=True) as begin:
+        spark, weight = begin(), local.weight(tables)
+        rows = engine.blocks(spark, tables, weight, engine.partitions(spark, weight))
+        rows.write.format("noop").mode("overwrite").save()
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import amqpscope
+from amqpscope.dashboards import slowest, units
+from amqpscope.dashboards.tables import locate
 from tests.dashboards import synthetic
 
 pytestmark = pytest.mark.oracles("chromium")
@@ -177,3 +179,27 @@ def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     assert made.page.locator("#queues img, #queues script:not([type])").count() == 0 and asked == []
     assert made.errors == []
     made.page.context.close()
+
+
+WRITTEN = """async (caption) => {
+  const table = [...document.querySelectorAll("table")].find((each) => each.caption?.textContent === caption);
+  const { forms, columns } = await unpacked(table.parentElement.querySelector("script"));
+  return columns.map((values, at) => values.map((value) => written(value, forms[at])));
+}"""
+DURATIONS = [0, 7, 999, 1000, 9_994, 123_456, 999_400_000, 1_234_567_890, 119_400_000_000, 119_600_000_000, 200 * 10**9,
+             3_600 * 10**9, 49 * 3_600 * 10**9, -5_000]  # fmt: skip
+
+
+def test_rows_that_the_script_writes_are_those_of_the_page(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that are made in the browser, of all rows behind the first page, are those that Python makes."""
+    amqpscope.analyze(CAPTURE, tmp_path / "statistics")
+    monkeypatch.setattr(slowest, "PAGE", 10**6)
+    long = [grid for grid in slowest.section(locate([tmp_path / "statistics"])).parts if len(grid.rows) > 8]
+    assert len(long) >= 2
+    for grid in long:
+        shown = opened.evaluate(WRITTEN, grid.caption)
+        texts = [[units.visible(cell.text, 240) for cell in row] for row in grid.rows[8:]]
+        assert list(map(list, zip(*shown, strict=True))) == texts, grid.caption
+    assert opened.evaluate("(all) => all.map(duration)", DURATIONS) == list(map(units.duration, DURATIONS))

@@ -1,5 +1,6 @@
 """What kernels may rely on."""
 
+import dis
 import hashlib
 import json
 import marshal
@@ -21,6 +22,7 @@ from amqpscope.dissector.kernels import kernel as kernels
 from amqpscope.dissector.kernels import machine_code
 from amqpscope.dissector.kernels.kernel import call, is_cached, note_run, worthwhile
 from amqpscope.dissector.reading import Reading
+from amqpscope.dissector.tcp import arrival
 from tests.dissector.kernels import pick
 from tests.dissector.runs import FOLDER
 
@@ -178,6 +180,14 @@ def test_what_is_kept_in_another_way_is_not_looked_at(monkeypatch: pytest.Monkey
     before = kernels._digest(pick)
     monkeypatch.setattr(kernels, "FORMAT", kernels.FORMAT + 1)
     assert kernels._digest.__wrapped__(pick) != before
+
+
+def test_globals_of_kernels_are_those_that_dis_finds() -> None:
+    for function in filter(callable, vars(arrival).values()):
+        code = getattr(kernels.source(function), "__code__", None)
+        if code is not None:
+            wanted = [each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"]
+            assert list(kernels._globals(code)) == wanted
 
 
 @pytest.mark.compiled

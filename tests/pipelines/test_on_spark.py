@@ -24,6 +24,8 @@ from amqpscope.dissector.cli.progress import Advance, quiet
 from amqpscope.dissector.tables.output import HIDDEN, NOTE
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.run import local
+from amqpscope.pipelines.run.event_store import layouts
+from amqpscope.pipelines.statistics import chains, needs_of
 from tests.dissector.recordings import ours
 from tests.dissector.runs import CAPTURES
 from tests.pipelines.failing import fail
@@ -86,6 +88,7 @@ def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monke
     monkeypatch.setattr("amqpscope.pipelines.spark.engine.partitions", lambda *_: partitions)
     # Batches with borders everywhere.
     monkeypatch.setattr("amqpscope.pipelines.spark.engine.READ_EVERY", 1000)
+    monkeypatch.setattr("amqpscope.pipelines.spark.engine.AT_A_TIME", 1)
     if partitions > 1:  # walks over keys run as tasks
         monkeypatch.setattr("amqpscope.pipelines.spark.engine.FEW", 1)
     seen: list[tuple[str, int, int, str]] = []
@@ -198,11 +201,12 @@ def refused(tmp_path: Path, tables: Path, master: str, *options: str, **environm
 
 def plan(spark: SparkSession, capture: str, folder: Path) -> str:
     """The plans of statistics, without what Spark counts on from plan to plan, and where that cuts texts off."""
-    from amqpscope.pipelines.spark import engine  # noqa: PLC0415
+    from amqpscope.pipelines.spark import union  # noqa: PLC0415
     from amqpscope.pipelines.spark.reader import read_table  # noqa: PLC0415
 
     main(["dissect", str(Path(CAPTURES[0]).with_name(capture)), "-o", str(folder)])
-    rows = engine.ordered({at: read_table(spark, folder, name) for at, name in ev.sources().items()}, 2)
+    tables = {at: read_table(spark, folder, name) for at, name in ev.sources().items()}
+    rows = union.ordered(tables, layouts(needs_of(chains())))
     return re.sub(r"#\d+|plan_id=\d+|[\w#]*\.\.\.", "", rows._jdf.queryExecution().toString())
 
 

@@ -30,7 +30,8 @@ clients (`tests/tickets`), twins that share the symptom but not the cause, and r
 - silent elsewhere: all other tickets and healthy recordings in which it says nothing.
 
 A rule with fewer than five tickets is unproven: it has tests, but few captures. The thresholds were tried on these
-captures, so expect less of others. `python -m tests.tickets.recall --write` makes this page.
+captures, so expect less of others. `python -m tests.tickets.recall --write` makes this page;
+`python -m tests.tickets.missing` leaves out each packet of each ticket in turn, and looks for what is then made up.
 
 """
 

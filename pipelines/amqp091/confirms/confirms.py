@@ -63,7 +63,7 @@ class Confirms:
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
     )  # fmt: skip
-    VERSION = 4
+    VERSION = 5
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled

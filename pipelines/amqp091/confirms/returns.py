@@ -1,10 +1,10 @@
 """Publishes that may be returned: a return belongs to the oldest equal one of its channel epoch.
 
 Equal means the same exchange, routing key, properties and body, by a digest. Each mandatory publish has an entry
-(`entries`, ENTRY); equal ones are chained, oldest first, in `buckets` (head, tail), by channel epoch and digest: one
-message on many channels is in many buckets. An entry goes when the publish is answered, because a broker returns first;
-the last LATE answered ones stay (`book`: in order), because not every broker does. Publishes before confirm mode, which
-nothing answers, count as well, up to a limit.
+(`entries`, ENTRY), found by channel epoch and digest (`chained`): one message on many channels is in many chains. An
+entry goes when the publish is answered, because a broker returns first; the last LATE answered ones stay (`book`: in
+order), because not every broker does. Publishes before confirm mode, which nothing answers, count as well, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
-from amqpscope.dissector.kernels.kernel import call, called
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model.reuse import give, take
 from amqpscope.pipelines.model.store import declare, grown
 
@@ -30,13 +31,14 @@ LATE = 256
 class Entry(NamedTuple):
     """Columns of `entries`."""
 
+    KEY: int  # as PREVIOUS and NEXT of `chained.Link`
+    PREVIOUS: int
+    NEXT: int
     ACCOUNT: int  # -1: free
     EPOCH: int
     DIGEST: int
     NUMBERED: int  # 1: it expects a confirm, 0: it was published before confirm mode
     CODE: int  # reply code of its return; -1: none came
-    PREVIOUS: int  # the entry before it in its bucket; -1: none
-    NEXT: int  # the entry after it; of free entries the next free one
     ROW: int  # of one that was answered: its id; else -1
     OUTCOME: int  # how it was answered
     ANSWER: int  # by which event
@@ -57,7 +59,7 @@ def fresh() -> Returns:
     """Return the state without entries."""
     return (
         np.zeros((16, len(ENTRY)), np.int64),
-        np.full((32, 2), -1, np.int64),
+        cd.fresh(),
         np.array([-1, 0, 0, 0, -1, -1, 0], np.int64),
     )
 
@@ -66,59 +68,12 @@ def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
     """Return the state with room for this many more entries."""
     entries, buckets, counts = returns
     entries = grown(entries, int(counts[USED]) + more)
-    if len(buckets) < len(entries):
-        old, buckets = buckets, np.full((1 << (2 * len(entries) - 1).bit_length(), 2), -1, np.int64)
-        call(_move, compiled, entries, old, buckets)
-    return entries, buckets, counts
+    return entries, cd.roomy(entries, buckets, compiled), counts
 
 
-@called
-def _move(entries: Array, old: Array, buckets: Array) -> None:
-    """Chain all entries in other buckets; those of one digest keep their order."""
-    for bucket in range(len(old)):
-        entry = old[bucket, 0]
-        while entry >= 0:
-            after = entries[entry, ENTRY.NEXT]
-            _append(entries, buckets, entry)
-            entry = after
-
-
-@called
-def _bucket(buckets: Array, account: int, epoch: int, digest: int) -> int:
-    return mix(mix(digest, account), epoch) & (len(buckets) - 1)
-
-
-@called
-def _bucket_of(entries: Array, buckets: Array, entry: int) -> int:
-    return _bucket(buckets, entries[entry, ENTRY.ACCOUNT], entries[entry, ENTRY.EPOCH], entries[entry, ENTRY.DIGEST])
-
-
-@called
-def _append(entries: Array, buckets: Array, entry: int) -> None:
-    bucket = _bucket_of(entries, buckets, entry)
-    tail = buckets[bucket, 1]
-    entries[entry, ENTRY.PREVIOUS] = tail
-    entries[entry, ENTRY.NEXT] = -1
-    if tail >= 0:
-        entries[tail, ENTRY.NEXT] = entry
-    else:
-        buckets[bucket, 0] = entry
-    buckets[bucket, 1] = entry
-
-
-@called
-def _unchain(entries: Array, buckets: Array, entry: int) -> None:
-    bucket = _bucket_of(entries, buckets, entry)
-    before = entries[entry, ENTRY.PREVIOUS]
-    after = entries[entry, ENTRY.NEXT]
-    if before >= 0:
-        entries[before, ENTRY.NEXT] = after
-    else:
-        buckets[bucket, 0] = after
-    if after >= 0:
-        entries[after, ENTRY.PREVIOUS] = before
-    else:
-        buckets[bucket, 1] = before
+@kernel
+def _key(account: int, epoch: int, digest: int) -> int:
+    return mix(mix(digest, account), epoch)
 
 
 @called
@@ -126,6 +81,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     """Return an entry for a mandatory publish; the caller has made room."""
     entries, buckets, counts = returns
     entry = take(entries, ENTRY.NEXT, counts, FREE, USED)
+    entries[entry, ENTRY.KEY] = _key(account, epoch, digest)
     entries[entry, ENTRY.ACCOUNT] = account
     entries[entry, ENTRY.EPOCH] = epoch
     entries[entry, ENTRY.DIGEST] = digest
@@ -133,7 +89,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     entries[entry, ENTRY.CODE] = -1
     entries[entry, ENTRY.ROW] = -1
     counts[LIVE] += 1
-    _append(entries, buckets, entry)
+    cd.enter(entries, buckets, entry)
     return entry
 
 
@@ -145,14 +101,14 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
         Its entry; -1: there is none.
     """
     entries, buckets, _ = returns
-    entry = buckets[_bucket(buckets, account, epoch, digest), 0]
+    entry = buckets[_key(account, epoch, digest) & (len(buckets) - 1), 0]
     while entry >= 0:
         if (
             entries[entry, ENTRY.DIGEST] == digest
             and entries[entry, ENTRY.ACCOUNT] == account
             and entries[entry, ENTRY.EPOCH] == epoch
         ):
-            _unchain(entries, buckets, entry)
+            cd.leave(entries, buckets, entry)
             entries[entry, ENTRY.CODE] = code
             return entry
         entry = entries[entry, ENTRY.NEXT]
@@ -200,7 +156,7 @@ def release(returns: Returns, entry: int) -> int:
     entries, buckets, counts = returns
     code = entries[entry, ENTRY.CODE]
     if code < 0:
-        _unchain(entries, buckets, entry)
+        cd.leave(entries, buckets, entry)
     entries[entry, ENTRY.ACCOUNT] = -1
     give(entries, ENTRY.NEXT, counts, FREE, entry)
     counts[LIVE] -= 1
@@ -213,9 +169,7 @@ def forget(returns: Returns) -> None:
     entries, buckets, counts = returns
     for entry in range(counts[USED]):
         if entries[entry, ENTRY.ACCOUNT] >= 0:
-            bucket = _bucket_of(entries, buckets, entry)
-            buckets[bucket, 0] = -1
-            buckets[bucket, 1] = -1
+            cd.empty(buckets, entries[entry, ENTRY.KEY])
     counts[FREE] = -1
     counts[USED] = 0
     counts[UNNUMBERED] = 0

@@ -1,6 +1,6 @@
 """Consumers: which queue a delivery came from, by the consume of its tag or by the get that it answers.
 
-A consumer (`consumers`, CONS) is found by the hash of its tag (`buckets`: head). Requests whose answer names what they
+A consumer (`consumers`, CONS) is found by the hash of its tag (`chained`). Requests whose answer names what they
 got (basic.get, and basic.consume without a tag) are open in their order; where a gap makes that order uncertain they
 are forgotten, and the queue is unknown. A queue is the id of the event that names it: the request, or, where the
 request leaves the name empty, the queue.declare-ok before it on that channel.
@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, called, kernel
+from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.reuse import give, take
 from amqpscope.pipelines.model.store import declare, grown
@@ -22,12 +23,14 @@ from amqpscope.pipelines.model.store import declare, grown
 class Consumer(NamedTuple):
     """Columns of `consumers`."""
 
+    KEY: int  # as PREVIOUS and NEXT of `chained.Link`
+    PREVIOUS: int
+    NEXT: int
     ACCOUNT: int  # -1: free
     EPOCH: int
     TAG: int  # hash of its tag
     QUEUE: int  # id of the event that names its queue
     COUNT: int  # its outstanding deliveries
-    NEXT: int  # next in its bucket, or next free
     DEAD: int  # 1: its tag is used by another one, or it was cancelled
     BEFORE_IT: int  # neighbours on its channel; -1: none
     AFTER_IT: int
@@ -68,7 +71,7 @@ def fresh() -> Consumers:
     """Return the state without consumers."""
     return (
         np.zeros((16, len(CONS)), np.int64),
-        np.full(32, -1, np.int64),
+        cd.fresh(),
         np.zeros((16, len(ASK)), np.int64),
         np.full((16, len(CHAN)), -1, np.int64),
         np.array([-1, 0, -1, 0], np.int64),
@@ -80,22 +83,7 @@ def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) ->
     consumers, buckets, asked, ends, counts = state
     consumers = grown(consumers, int(counts[USED]) + more)
     asked = grown(asked, int(counts[ASKED_USED]) + more)
-    if len(buckets) < len(consumers):
-        old, buckets = buckets, np.full(1 << (2 * len(consumers) - 1).bit_length(), -1, np.int64)
-        call(_move, compiled, consumers, old, buckets)
-    return consumers, buckets, asked, grown(ends, accounts, -1), counts
-
-
-@kernel
-def _move(consumers: Array, old: Array, buckets: Array) -> None:
-    for bucket in range(len(old)):
-        each = old[bucket]
-        while each >= 0:
-            following = consumers[each, CONS.NEXT]
-            at = _bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])
-            consumers[each, CONS.NEXT] = buckets[at]
-            buckets[at] = each
-            each = following
+    return consumers, cd.roomy(consumers, buckets, compiled), asked, grown(ends, accounts, -1), counts
 
 
 @called
@@ -104,7 +92,7 @@ def forget(state: Consumers) -> None:
     consumers, buckets, _, _, counts = state
     for each in range(counts[USED]):
         if consumers[each, CONS.ACCOUNT] >= 0 and consumers[each, CONS.DEAD] == 0:
-            buckets[_bucket(buckets, consumers[each, CONS.ACCOUNT], consumers[each, CONS.TAG])] = -1
+            cd.empty(buckets, consumers[each, CONS.KEY])
     counts[FREE] = -1
     counts[USED] = 0
     counts[ASKED_FREE] = -1
@@ -123,16 +111,16 @@ def begin_channel(state: Consumers, account: int, gaps: int) -> None:
 
 
 @kernel
-def _bucket(buckets: Array, account: int, tag: int) -> int:
+def _key(account: int, tag: int) -> int:
     mixed = tag ^ (account * 0x9E3779B1)
-    return (mixed ^ (mixed >> 32)) & (len(buckets) - 1)
+    return mixed ^ (mixed >> 32)
 
 
 @kernel
 def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
     """Return the consumer with a tag; -1: none."""
     consumers, buckets, _, _, _ = state
-    each = buckets[_bucket(buckets, account, tag)]
+    each = buckets[_key(account, tag) & (len(buckets) - 1), 0]
     while each >= 0:
         if (
             consumers[each, CONS.TAG] == tag
@@ -149,15 +137,14 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
     """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
     consumers, buckets, _, ends, counts = state
     each = take(consumers, CONS.NEXT, counts, FREE, USED)
-    at = _bucket(buckets, account, tag)
+    consumers[each, CONS.KEY] = _key(account, tag)
     consumers[each, CONS.ACCOUNT] = account
     consumers[each, CONS.EPOCH] = epoch
     consumers[each, CONS.TAG] = tag
     consumers[each, CONS.QUEUE] = queue
     consumers[each, CONS.COUNT] = 0
     consumers[each, CONS.DEAD] = 0
-    consumers[each, CONS.NEXT] = buckets[at]
-    buckets[at] = each
+    cd.enter(consumers, buckets, each)
     first = ends[account, CHAN.CONSUMER]
     consumers[each, CONS.BEFORE_IT] = -1
     consumers[each, CONS.AFTER_IT] = first
@@ -171,14 +158,7 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
 def end(state: Consumers, consumer: int) -> None:
     """Free the tag of a consumer; its outstanding deliveries refer to the consumer until they are settled."""
     consumers, buckets, _, ends, _ = state
-    at = _bucket(buckets, consumers[consumer, CONS.ACCOUNT], consumers[consumer, CONS.TAG])
-    if buckets[at] == consumer:
-        buckets[at] = consumers[consumer, CONS.NEXT]
-    else:
-        each = buckets[at]
-        while consumers[each, CONS.NEXT] != consumer:
-            each = consumers[each, CONS.NEXT]
-        consumers[each, CONS.NEXT] = consumers[consumer, CONS.NEXT]
+    cd.leave(consumers, buckets, consumer)
     before, after = consumers[consumer, CONS.BEFORE_IT], consumers[consumer, CONS.AFTER_IT]
     if before >= 0:
         consumers[before, CONS.AFTER_IT] = after

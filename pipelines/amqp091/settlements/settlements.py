@@ -79,7 +79,7 @@ class Settlements:
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished",
     )  # fmt: skip
-    VERSION = 3
+    VERSION = 4
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
