@@ -187,7 +187,9 @@ def _packets(row: Row) -> str:
 
 
 def _queues(queues: Sequence[Row], width: int) -> str:
-    busy = [row for row in queues if row["outs"] or row["ins"] or row["nacked"] or row["consumers"]]
+    busy = [
+        row for row in queues if row["ins"] is None or row["outs"] or row["ins"] or row["nacked"] or row["consumers"]
+    ]
     rest = len(queues) - len(busy[:MOST_QUEUES])
     if not busy:
         return ""

@@ -8,7 +8,7 @@ with tags as (
     from operations o
     left join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no
     left join operations a on r.connection_id = a.connection_id and r.response_frame_no = a.frame_no
-    where o.method = 'basic.consume'
+    where o.method = 'basic.consume' and coalesce(r.outcome, '') <> 'error'
 ),
 given as (
     select connection_id, channel, channel_epoch, consumer_tag, min(queue) as queue,

@@ -1,7 +1,7 @@
 -- One row per queue of a broker and virtual host: what went in, as far as bindings were seen, what came out, who reads it.
 with declared as (
     select n.server, coalesce(n.vhost, '') as vhost, r.queue, o.arguments, o.packet, o.capture, o.max_length,
-        o.max_length_bytes, o.overflow, o.message_ttl_ms, o.dead_letter_exchange, o.queue_type, o.exclusive,
+        o.max_length_bytes, o.overflow, o.message_ttl_ms, o.dead_letter_exchange, o.queue_type, o.auto_delete,
         row_number() over (partition by n.server, coalesce(n.vhost, ''), r.queue
             order by o.ts_ns nulls last, o.connection_id nulls last, o.frame_no nulls last) as earliest
     from operations o
@@ -17,18 +17,86 @@ ended as (
     where o.method = 'queue.delete' or o.method = 'queue.purge'
     group by n.server, coalesce(n.vhost, ''), o.queue
 ),
+vain as (
+    -- what was published from a time on that may not have arrived: the path was dead, or the channel was in error
+    select connection_id, channel, channel_epoch, min(ts_ns) as since_ts_ns
+    from (
+        select d.connection_id, cast(null as int) as channel, cast(null as int) as channel_epoch,
+            min(d.start_ts_ns) as ts_ns
+        from tcp_delays d join endpoints n on d.connection_id = n.connection_id
+        where d.kind = 'retransmission' and d.from_client and d.bytes > 0
+        group by d.connection_id, d.of_capture, d.of_packet, n.last_ts_ns
+        having count(*) >= 4 and max(d.end_ts_ns) = n.last_ts_ns
+        union all
+        select connection_id, case when method = 'connection.close' then cast(null as int) else channel end,
+            case when method = 'connection.close' then cast(null as int) else channel_epoch end,
+            case when failed_method = 'basic.publish' then ts_ns - 1000000000 else ts_ns end
+        from channel_errors where not from_client
+    ) e group by connection_id, channel, channel_epoch
+),
+doubted as (
+    select p.connection_id, p.first_frame_no, p.exchange, p.routing_key
+    from published p
+    join vain v on p.connection_id = v.connection_id and p.last_ts_ns >= v.since_ts_ns
+        and (v.channel is null or (p.channel = v.channel and p.channel_epoch = v.channel_epoch))
+    group by p.connection_id, p.first_frame_no, p.exchange, p.routing_key
+),
+parted as (
+    -- a queue that is deleted with its last consumer takes nothing from there on
+    select c.server, coalesce(c.vhost, '') as vhost, c.queue, max(coalesce(c.cancelled_ts_ns, h.closed_ts_ns)) as ts_ns
+    from consumers c
+    left join channels h on c.connection_id = h.connection_id and c.channel = h.channel
+        and c.channel_epoch = h.channel_epoch
+    group by c.server, coalesce(c.vhost, ''), c.queue
+    having count(*) = count(coalesce(c.cancelled_ts_ns, h.closed_ts_ns))
+),
+gone as (
+    select p.server, p.vhost, p.queue, p.ts_ns
+    from parted p join declared d on p.server = d.server and p.vhost = d.vhost and p.queue = d.queue
+    where d.auto_delete
+    group by p.server, p.vhost, p.queue, p.ts_ns
+),
+behind as (
+    -- exchanges that get what was not published to them: alternate ones, and those for dead letters
+    select n.server, coalesce(n.vhost, '') as vhost, o.alternate_exchange as exchange
+    from operations o join endpoints n on o.connection_id = n.connection_id
+    where o.method = 'exchange.declare' and o.alternate_exchange is not null
+    group by n.server, coalesce(n.vhost, ''), o.alternate_exchange
+    union
+    select server, vhost, dead_letter_exchange from declared where dead_letter_exchange is not null
+),
+fed as (
+    select n.server, coalesce(n.vhost, '') as vhost, o.queue
+    from operations o
+    join endpoints n on o.connection_id = n.connection_id
+    join behind b on n.server = b.server and coalesce(n.vhost, '') = b.vhost and o.exchange = b.exchange
+    where o.method = 'queue.bind' and o.exchange <> ''
+    group by n.server, coalesce(n.vhost, ''), o.queue
+),
+feeding as (
+    select server, vhost, count(*) as ways from behind group by server, vhost
+),
+died as (
+    select n.server, coalesce(n.vhost, '') as vhost, d.queue
+    from deaths d join endpoints n on d.connection_id = n.connection_id
+    group by n.server, coalesce(n.vhost, ''), d.queue
+),
 reached as (
     -- a publish of a second in which a binding began or ended is of an unknown time: the sum is unknown then
     select t.server, t.vhost, t.queue,
         cast(sum(case when p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns then p.count else 0 end) as bigint)
             as ins,
         cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns
-            and not (p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns) then p.count else 0 end) as bigint)
+            and (u.connection_id is not null or g.ts_ns is not null
+                or not (p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns)) then p.count else 0 end) as bigint)
             as unsure
     from published p
+    left join doubted u on p.connection_id = u.connection_id and p.first_frame_no = u.first_frame_no
+        and p.exchange = u.exchange and p.routing_key = u.routing_key
     join endpoints n on p.connection_id = n.connection_id
     join routed t on n.server = t.server and coalesce(n.vhost, '') = t.vhost and p.exchange = t.exchange
         and p.routing_key = t.routing_key
+    left join gone g on t.server = g.server and t.vhost = g.vhost and t.queue = g.queue and p.last_ts_ns >= g.ts_ns
     where t.queue is not null
     group by t.server, t.vhost, t.queue
 ),
@@ -128,12 +196,13 @@ queues as (
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
     -- more came out than went in: it had messages before, or others publish to it unseen
-    case when x.rows is null and coalesce(r.unsure, 0) = 0 and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
-            and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0))
+    case when x.rows is null and b.queue is null and coalesce(r.unsure, 0) = 0
+            and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
+            and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0 and w.ways is null))
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
-    case when x.rows is null and coalesce(r.unsure, 0) = 0 and r.ins is not null
-            and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
+    case when x.rows is null and b.queue is null and i.queue is null and coalesce(r.unsure, 0) = 0
+            and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
             and d.message_ttl_ms is null and d.max_length_bytes is null
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
@@ -157,3 +226,6 @@ left join spans s on q.server = s.server and q.vhost = s.vhost and q.queue = s.q
 left join medians m on q.server = m.server and q.vhost = m.vhost and q.queue = m.queue
 left join readers c on q.server = c.server and q.vhost = c.vhost and q.queue = c.queue
 left join polled p on q.server = p.server and q.vhost = p.vhost and q.queue = p.queue
+left join fed b on q.server = b.server and q.vhost = b.vhost and q.queue = b.queue
+left join feeding w on q.server = w.server and q.vhost = w.vhost
+left join died i on q.server = i.server and q.vhost = i.vhost and q.queue = i.queue

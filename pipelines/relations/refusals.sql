@@ -30,7 +30,8 @@ takers as (
     group by t.server, t.vhost, t.exchange, t.routing_key
 )
 select s.client, s.server, s.vhost, s.exchange, s.routing_key, case when k.queues = 1 then k.queue end as queue,
-    case when k.queues = 1 then q.max_length end as max_length, case when k.queues = 1 then q.overflow end as overflow,
+    case when k.queues = 1 then q.max_length end as max_length,
+    case when k.queues = 1 then q.max_length_bytes end as max_length_bytes, case when k.queues = 1 then q.overflow end as overflow,
     case when k.queues = 1 then q.declared_packet end as declared_packet, s.publishes, s.refused, s.uncertain,
     s.connection_id, s.first_ts_ns, s.last_ts_ns, s.first_packet, s.last_packet, s.first_capture, s.last_capture
 from sums s

@@ -197,6 +197,37 @@ def test_what_a_queue_may_have_dropped_is_not_left(ticket: str, left: int | None
     assert queues[ticket]["left_over"] == left
 
 
+@pytest.mark.parametrize(
+    ("ticket", "ins"),
+    [
+        pytest.param("silent_path", {"silent_path": None}, id="dead path"),
+        pytest.param("wrong_exchange", {"wrong_exchange": None}, id="channel in error"),
+        pytest.param("alternate_exchange", {"alternate_exchange": 12, "alternate_exchange_lost": None}, id="alternate"),
+        pytest.param("delivery_limit", {"delivery_limit": 5, "dead": None}, id="dead letters"),
+        pytest.param("full_in_bytes", {"full_in_bytes": 6}, id="refused"),
+    ],
+)
+def test_what_may_not_have_arrived_is_not_counted(ticket: str, ins: dict[str, int | None]) -> None:
+    queues = related(walked(TICKETS / f"{ticket}.pcap"), "queues")
+    assert {row["queue"]: row["ins"] for row in queues} == ins
+
+
+def test_a_queue_that_went_with_its_caller_takes_no_answers() -> None:
+    queues = related(walked(TICKETS / "late_replies_to_queues.pcap"), "queues")
+    assert [row["ins"] for row in queues if row["queue"].startswith("amq.gen")] == [None] * 8
+
+
+def test_what_expired_elsewhere_is_not_left() -> None:
+    queues = {row["queue"]: row for row in related(walked(TICKETS / "delayed_messages.pcap"), "queues")}
+    waiting = queues["delayed_messages_wait"]
+    assert (waiting["ins"], waiting["outs"], waiting["left_over"]) == (20, 0, None)
+
+
+def test_who_is_refused_is_no_consumer() -> None:
+    (queue,) = related(walked(TICKETS / "standby.pcap"), "queues")
+    assert (queue["consumers"], queue["client"]) == (1, "leader")
+
+
 def test_names_that_read_like_sentences_are_in_quotation_marks() -> None:
     names = ("heartbeats of the broker missed", "vhost down", "shop")
     found = [filled("{client} gave up: {cause}", {"client": name, "cause": "no more came"}) for name in names]
