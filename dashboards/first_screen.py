@@ -174,7 +174,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
         trips = f"round trips {least} to {most}" if least != most else f"round trip {least}"
         again = size(network["retransmitted_bytes"])
-        said = f"- network: no sign ({trips}, {again} sent again)"
+        sign = "hardly any sign" if network["retransmitted_bytes"] else "no sign"
+        said = f"- network: {sign} ({trips}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
 

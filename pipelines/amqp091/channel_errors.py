@@ -52,6 +52,19 @@ _CUT = 0
 """EV.WHAT of a frame whose content is unknown."""
 
 
+def _as_said(texts: pa.ChunkedArray, names: pa.Table) -> pa.Table:
+    """Return names of queues and exchanges, those that the broker's text says instead of the last request's.
+
+    Clients that do not wait have other requests under way behind the one that failed.
+    """
+    columns = {}
+    for name in _NAMES:
+        said = pc.struct_field(pc.extract_regex(texts, rf"{name} '(?P<name>[^']+)' in vhost"), "name")
+        meant = pc.if_else(pc.equal(said, "amq.default"), "", said)
+        columns[name] = pc.if_else(pc.is_valid(names[name]), pc.coalesce(meant, names[name]), names[name])
+    return pa.table(columns)
+
+
 class ChannelErrors(RemembersRequests):
     """The walk that writes `channel_errors`: one row per close with an error.
 
@@ -89,7 +102,7 @@ class ChannelErrors(RemembersRequests):
         words = [what(FRAMES, name) if name in REQUESTS else -1 for name in names_of_kinds]
         word = np.array(words, np.int64)[kind]
         seen = _Seen(self._keys, events)
-        names = self._names_of(events, seen, seen.requests(closes, word))
+        names = _as_said(frames["reply_text"], self._names_of(events, seen, seen.requests(closes, word)))
         columns = {
             **{name: frames[name] for name in _CLOSE_COLUMNS},
             "failed_method": failed,

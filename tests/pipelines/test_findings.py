@@ -217,6 +217,12 @@ def test_a_queue_that_went_with_its_caller_takes_no_answers() -> None:
     assert [row["ins"] for row in queues if row["queue"].startswith("amq.gen")] == [None] * 8
 
 
+def test_an_error_is_about_what_its_text_says() -> None:
+    """Publishes to another exchange were under way behind the one that failed."""
+    errors = walked(TICKETS / "wrong_exchange.pcap")["channel_errors"].to_pylist()
+    assert [(row["reply_code"], row["exchange"]) for row in errors][0] == (404, "god")
+
+
 def test_what_expired_elsewhere_is_not_left() -> None:
     queues = {row["queue"]: row for row in related(walked(TICKETS / "delayed_messages.pcap"), "queues")}
     waiting = queues["delayed_messages_wait"]
