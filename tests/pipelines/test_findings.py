@@ -220,7 +220,14 @@ def test_a_queue_that_went_with_its_caller_takes_no_answers() -> None:
 def test_an_error_is_about_what_its_text_says() -> None:
     """Publishes to another exchange were under way behind the one that failed."""
     errors = walked(TICKETS / "wrong_exchange.pcap")["channel_errors"].to_pylist()
-    assert [(row["reply_code"], row["exchange"]) for row in errors][0] == (404, "god")
+    assert [row["exchange"] for row in errors if row["reply_code"] == 404] == ["god"]
+
+
+def test_what_began_before_the_capture_is_said() -> None:
+    (row,) = [row for row in found("begun_before") if row["code"] == "cap-begun"]
+    outcomes = statistics("begun_before")["endpoints"]["handshake_outcome"].to_pylist()
+    assert (row["count"], row["of"]) == (outcomes.count("begun-before"), len(outcomes)) and row["severity"] == "note"
+    assert "cap-begun" not in {row["code"] for row in found("demo")}
 
 
 def test_what_expired_elsewhere_is_not_left() -> None:
