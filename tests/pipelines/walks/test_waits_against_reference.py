@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -88,6 +89,10 @@ def expected_channel_errors(capture: Path) -> list[Row]:
             same = before
         if same:
             row |= {name: same[-1]["args"].get(name) for name in ("queue", "exchange")}
+        for name in ("queue", "exchange"):  # what the broker says is not the last request where several were under way
+            said = re.search(f"{name} '([^']+)' in vhost", row["reply_text"] or "")
+            if said and row[name] is not None:
+                row[name] = said[1].replace("amq.default", "")
         found.append(row)
     return found
 
