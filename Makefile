@@ -65,7 +65,7 @@ test-sparks: sparks  ## run a short set of tests with each version of Spark in S
 	AMQPSCOPE_SPARKS=$(subst $(SPACE),:,$(addprefix $(CURDIR)/,$(FOLDERS))) $(BIN)/python -m pytest -n $(words $(SPARKS)) \
 		tests/pipelines/test_versions.py::test_rows_are_those_of_one_process
 
-sparks:
+sparks: $(BIN)/.ready
 	@$(MAKE) --no-print-directory -j $(addsuffix /.ready,$(FOLDERS))
 
 # What else is needed comes from the environment that all tests run in.

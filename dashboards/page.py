@@ -243,8 +243,9 @@ class _Data:
         heads = {"kinds": [each.kind for each in columns], "forms": [each.form for each in columns]}
         values = [each.values for each in columns]
         text = _json({**heads, "columns": values})
-        if len(text) > self.left:
-            fit = len(values[0]) * self.left // len(text)
+        fit = len(values[0])
+        while fit and len(text) > self.left:
+            fit = min(fit - 1, max(fit * self.left // len(text), 0))
             text = _json({**heads, "columns": [each[:fit] for each in values]})
         self.left -= len(text)
         return text

@@ -53,9 +53,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
         rows = [] if not needed_by(rule.source).isdisjoint(empty) else _run(select, rule, rule.sql)
         rows = [row for row in rows if row.get("count")]
         if rows:
-            rows.sort(
-                key=lambda row: (-(row.get("cost_ns") or 0), -row["count"], row.get("first_ts_ns") or 0, str(row))
-            )
+            rows.sort(key=_weight)
             made = [_finding(rule, row) for row in rows[:MOST_ALIKE]]
             found += [(_order(rule, each["severity"], place), each) for each in made]
             more = len(rows) - MOST_ALIKE
@@ -120,6 +118,12 @@ def _run(select: Select, rule: Rule, text: str) -> list[dict[str, Any]]:
     except Exception as error:  # each engine has errors of its own
         reason = str(error).strip().splitlines()[0]
         raise RuleError(f"rule {rule.code}: {reason}") from error
+
+
+def _weight(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what findings of one rule are sorted by, worst first."""
+    is_note = row.get("severity") == SEVERITIES[-1]
+    return is_note, -(row.get("cost_ns") or 0), -row["count"], row.get("first_ts_ns") or 0, str(row)
 
 
 def _order(rule: Rule, severity: str, place: int) -> tuple[Any, ...]:
@@ -224,6 +228,8 @@ def named(row: Mapping[str, Any]) -> str | None:
     code = row.get("code")
     if code is None:
         return None
+    if row.get("protocol") not in spec.names():
+        return f"code {code}"
     protocol = spec.load(row["protocol"])
     for column in (f"{row.get('error')}.code", "error_code", "reply_code", "response_code"):
         name = protocol.names_of(column).get(code)

@@ -16,7 +16,7 @@ SEVERITIES = ("error", "warning", "note")
 PARTIES = ("broker", "client", "network", "capture")
 PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
 """A value in a text: its name, and how it is shown."""
-OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 """A part of a text that is left out where a value in it is null."""
 SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "reason", "remedy")
 

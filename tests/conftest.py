@@ -17,7 +17,7 @@ settings.register_profile(
     "default",
     derandomize="CI" in os.environ,
     deadline=None,
-    max_examples=50,
+    max_examples=int(os.environ.get("AMQPSCOPE_EXAMPLES", "30")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("default")

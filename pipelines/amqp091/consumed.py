@@ -40,7 +40,8 @@ class ConsumedQueues(Consumed):
     def frame(self, frame: Row) -> Iterator[Row]:
         """See `Plain`; yield from which frame on deliveries come from another queue."""
         key = f"{frame['channel']} {frame['channel_epoch']}"
-        channel = self.state.setdefault(key, {"declared": None, "get": [], "consume": [], "tags": {}, "got": 0})
+        fresh = {"declared": None, "get": [], "consume": [], "tags": {}, "got": 0}
+        channel = self.state[key] = self.state.pop(key, fresh)  # the latest ones stay
         if len(self.state) > CHANNELS:
             del self.state[next(iter(self.state))]
         method, tag = frame["method"], frame["consumer_tag"]

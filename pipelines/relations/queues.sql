@@ -66,12 +66,21 @@ behind as (
     select server, vhost, dead_letter_exchange from declared where dead_letter_exchange is not null
 ),
 fed as (
-    select n.server, coalesce(n.vhost, '') as vhost, o.queue
-    from operations o
-    join endpoints n on o.connection_id = n.connection_id
-    join behind b on n.server = b.server and coalesce(n.vhost, '') = b.vhost and o.exchange = b.exchange
-    where o.method = 'queue.bind' and o.exchange <> ''
-    group by n.server, coalesce(n.vhost, ''), o.queue
+    select w.server, w.vhost, w.queue
+    from (
+        select n.server, coalesce(n.vhost, '') as vhost, o.queue
+        from operations o
+        join endpoints n on o.connection_id = n.connection_id
+        join behind b on n.server = b.server and coalesce(n.vhost, '') = b.vhost and o.exchange = b.exchange
+        where o.method = 'queue.bind' and o.exchange <> ''
+        union all
+        -- dead letters through the default exchange go to the queue that their key names
+        select n.server, coalesce(n.vhost, '') as vhost, coalesce(o.dead_letter_routing_key, o.queue) as queue
+        from operations o
+        join endpoints n on o.connection_id = n.connection_id
+        where o.method = 'queue.declare' and o.dead_letter_exchange = ''
+    ) w
+    group by w.server, w.vhost, w.queue
 ),
 feeding as (
     select server, vhost, count(*) as ways from behind group by server, vhost

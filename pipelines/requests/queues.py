@@ -121,6 +121,8 @@ class Channel:
 class Asked:
     """What is known of the requests of a connection."""
 
+    swept: list[bool] = field(default_factory=lambda: [False, False])
+    """Whether a close of each side, which may be the error of any request, was noted on all channels."""
     channels: dict[int, Channel] = field(default_factory=dict)
     """By number and parity of the epoch."""
     alone: list[int] = field(default_factory=lambda: [0, 0])

@@ -224,7 +224,8 @@ class Requests(Uncertain):
 
     def close_missing(self, channel: Channel, side: int, frame: int, ts: int, whole: bool) -> None:
         """Note a close that may be the error of any open request: the close is missing, or what it says of that."""
-        if channel.cut[side] < 0 and whole:
+        if whole and not self.asked.swept[side]:
+            self.asked.swept[side] = True
             for each in self.asked.channels.values():
                 self.cut_frame(each, side, frame, ts)
         self.cut_frame(channel, side, frame, ts)

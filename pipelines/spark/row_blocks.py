@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.dissector.parallel.flows import written
 from amqpscope.dissector.places import Place, place
@@ -99,10 +100,15 @@ def split(rows: pa.Table, parts: int) -> Iterator[pa.Table]:
 
 
 def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose dictionary has no more values than it has rows."""
+    """Return a column whose dictionary has no more values than it has rows: large ones are not repeated for each."""
     if not pa.types.is_dictionary(column.type) or not any(len(each.dictionary) > len(each) for each in column.chunks):
         return column
-    return column.cast(column.type.value_type).dictionary_encode()
+    made = []
+    for each in column.chunks:
+        used = each.indices.unique().drop_null()
+        at = pc.index_in(each.indices, value_set=used, skip_nulls=True).cast(column.type.index_type)
+        made.append(pa.DictionaryArray.from_arrays(at, each.dictionary.take(used)))
+    return pa.chunked_array(made, column.type)
 
 
 def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.Table]]:
