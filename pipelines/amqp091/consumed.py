@@ -40,7 +40,7 @@ class ConsumedQueues(Consumed):
     def frame(self, frame: Row) -> Iterator[Row]:
         """See `Plain`; yield from which frame on deliveries come from another queue."""
         key = f"{frame['channel']} {frame['channel_epoch']}"
-        fresh = {"declared": None, "get": [], "consume": [], "tags": {}, "got": 0}
+        fresh: Row = {"declared": None, "get": [], "consume": [], "tags": {}, "got": 0}
         channel = self.state[key] = self.state.pop(key, fresh)  # the latest ones stay
         if len(self.state) > CHANNELS:
             del self.state[next(iter(self.state))]

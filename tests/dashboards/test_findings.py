@@ -59,7 +59,7 @@ def test_an_encrypted_capture_is_not_calm(tmp_path: Path) -> None:
 
 def test_a_healthy_capture_is_judged_by_rules(tmp_path: Path) -> None:
     made = first(Tables(None, amqpscope.analyze(CAPTURES / "begun_before.pcap", tmp_path / "stats")))
-    assert not listed(made) and "rules found anything wrong" in made.headline
+    assert [each.code for each in listed(made)] == ["cap-begun"] and "rules found anything wrong" in made.headline
 
 
 def test_older_statistics_claim_nothing(tmp_path: Path) -> None:
