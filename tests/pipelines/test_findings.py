@@ -18,6 +18,7 @@ from amqpscope.dashboards import first_screen
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.findings import filled, needed_by
+from amqpscope.pipelines.model.walk import conform
 from amqpscope.pipelines.relations import compute
 from amqpscope.pipelines.relations.texts import SOURCES, read_by_rules
 from amqpscope.spec import findings as rules
@@ -631,3 +632,17 @@ def test_a_fin_of_the_broker_is_no_fault_of_the_network() -> None:
 def test_numbers_in_texts_are_the_same_on_spark() -> None:
     """A cast rounds in DuckDB, and truncates in Spark."""
     assert not [rule.code for rule in rules.load() if re.search(r"cast\([^()]*/[^()]* as bigint\)", rule.sql)]
+
+
+def test_many_connections_that_one_device_cuts_are_compared_in_groups() -> None:
+    """Pairs of them would be billions."""
+    count, server = 40_000, "b:5672"
+    columns: dict[str, list[Any]] = {
+        "connection_id": list(range(count)), "server": [server] * count, "client": ["c"] * count,
+        "closed_by": ["server-fin"] * count, "ending": ["server-gone"] * count, "severity": ["error"] * count,
+        "quiet_ns": [60 * 10**9 + 997 * each for each in range(count)],
+        "closed_ts_ns": [10**18 + 10**8 * each for each in range(count)],
+        "last_packet": list(range(count)), "first_ts_ns": [10**18] * count, "last_ts_ns": [10**18 + 10**13] * count,
+    }  # fmt: skip
+    made = conform("endpoints", {name: pa.array(values) for name, values in columns.items()}, count)
+    assert [(row["code"], row["count"]) for row in findings({"endpoints": made})] == [("cnx-middlebox", count)]
