@@ -20,6 +20,8 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.packets.segments import SegmentBatch
 
+EVER = (1 << 63) - 1
+"""No segment is later: damaged and hostile captures have all times (ns) that there are."""
 SLACK_NS = 10_000_000
 """Longest overlap of rotated files: packets are not quite in order of time."""
 DISORDER_NS = 2_000_000_000
@@ -295,7 +297,7 @@ def _step(lanes: list[_Lane], begin: int | None, until_end: bool) -> Iterator[tu
         ]
         if begin is not None:
             others.append(begin - 1)
-        for part in lane.take(min(others, default=1 << 62)):
+        for part in lane.take(min(others, default=EVER)):
             parts.append(part)
             order.append(np.full(len(part[1]), number))
     if len(parts) == 1 or len(lanes) == 1:

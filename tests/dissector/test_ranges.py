@@ -115,6 +115,15 @@ PACKETS = st.builds(
 )
 
 
+@pytest.mark.parametrize("microseconds", [(1 << 62) // 1000 + 1, (1 << 63) // 1000 - 1])
+def test_times_of_another_century(microseconds: int, tmp_path: Path) -> None:
+    """Times that only damage or malice writes are read to their end as well."""
+    path = tmp_path / "x.pcapng"
+    content = builders.section() + builders.interface(1)
+    path.write_bytes(content + builders.enhanced(PACKET, T0 // 1000) + builders.enhanced(PACKET, microseconds))
+    compare(path, 300)
+
+
 @settings(
     max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
