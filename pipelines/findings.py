@@ -175,7 +175,7 @@ def filled(text: str, row: Mapping[str, Any]) -> str:
             made = shown(value or named(row) or "it gave no reason", None)
         else:
             made = shown(value, found[2])
-        if found[1] == "client" and made.count(" ") >= SENTENCE - 1:
+        if found[1] == "client" and " " in made:
             made = f'"{made}"'
         parts += [_agreeing(text[at : found.start()], is_one), made]
         if found[2] == "count":
@@ -217,8 +217,6 @@ def shown(value: Any, how: str | None) -> str:
     return str(value)[:_LONGEST]
 
 
-SENTENCE = 2
-"""Words from which on the name of a client reads like a part of the text around it."""
 MADE_UP = "ctag"
 """In tags of consumers that brokers and client libraries make up, and that say nothing: amq.ctag-..., ctag1.9f3..."""
 

@@ -31,12 +31,6 @@ _MERGED = 64
 """Lists of gaps that are kept for further requests."""
 
 
-def facts(connections: Any, **columns: Any) -> pa.Table:
-    """Return rows of WHEN with some columns."""
-    others = (columns.get(each.name, pa.nulls(len(connections), each.type)) for each in list(WHEN)[1:])
-    return pa.table([connections, *others], schema=WHEN)
-
-
 def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, asking: pa.Array) -> pa.Table:
     """Return the rows of WHEN that later calls may need, each of them once.
 

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.across.callers import ENDS, WHEN, Callers, facts
+from amqpscope.pipelines.across.callers import ENDS, WHEN, Callers
 from amqpscope.pipelines.across.homes import COLUMNS, HOME, digests
 from amqpscope.pipelines.across.waiting import Waiting
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.store import pack, unpack
-from amqpscope.pipelines.model.walk import Needs, Rows, conform
+from amqpscope.pipelines.model.walk import Needs, Rows, conform, facts
 
 CALLS = "requests and answers"
 PARTS = pa.schema(
@@ -82,7 +82,7 @@ class CallParts:
         ends = pa.concat_tables([self._ends, *self._ended(events, np.flatnonzero(events.source == CONNECTIONS))])
         gaps = np.flatnonzero(events.among(_LACKS) & (matrix[:, EV.FROM_CLIENT] == SERVER))
         whose = [np.array([self._known]), matrix[gaps, EV.CONNECTION]]
-        found = [facts(matrix[gaps, EV.CONNECTION], at_ns=matrix[gaps, EV.TS], ended_by=["gap"] * len(gaps))]
+        found = [facts(WHEN, matrix[gaps, EV.CONNECTION], at_ns=matrix[gaps, EV.TS], ended_by=["gap"] * len(gaps))]
         for name, rows in self._parts(events, np.flatnonzero(events.among([_PUBLISH, *_GIVEN]))):
             whose.append(rows["connection_id"].to_numpy())
             found.append(self._listening(rows))
@@ -106,13 +106,13 @@ class CallParts:
             times = np.where(has_time, matrix[:, EV.NUMBER], matrix[:, EV.TS])
             homes = dict(zip(HOME, digests(events.take(CONNECTIONS, at, COLUMNS), self.compiled), strict=True))
             why = [ENDED_BY[each] for each in closed.tolist()]
-            yield facts(matrix[:, EV.CONNECTION], at_ns=times, ended_by=why, **homes)
+            yield facts(WHEN, matrix[:, EV.CONNECTION], at_ns=times, ended_by=why, **homes)
 
     def _listening(self, parts: pa.Table) -> pa.Table:
         """Return the queues of which answers came, and on which connections."""
         answers = parts.filter(parts["is_answer"]).group_by(["connection_id", "routing_key"]).aggregate([])
         queues = hashed(answers["routing_key"], self.compiled)
-        return facts(answers["connection_id"], queue=pa.array(queues, pa.int64()))
+        return facts(WHEN, answers["connection_id"], queue=pa.array(queues, pa.int64()))
 
     def finish(self) -> Iterator[Rows]:
         """Reset the walk; nothing is outstanding."""

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.pipelines.across.lost import LOST, facts
+from amqpscope.pipelines.across.lost import LOST, SCHEMA
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.plain import Plain, Row
-from amqpscope.pipelines.model.walk import Rows
+from amqpscope.pipelines.model.walk import Rows, facts
 
 LEADING = ("connection_id", "frame_no", "channel", "channel_epoch")
 CONSUMER = ("connection_id", "channel", "channel_epoch", "consumer_tag")
@@ -48,7 +48,7 @@ class Consumed(Plain):
             since = pa.array([row["frame_no"] for row in found], pa.int64())
             queues = pa.array([row["queue"] for row in found], pa.string())
             consumer = pa.array(combined(keys, self.compiled))
-            yield LOST, facts(keys[0], consumer=consumer, since_frame=since, queue=queues)
+            yield LOST, facts(SCHEMA, keys[0], consumer=consumer, since_frame=since, queue=queues)
 
 
 class Queues:

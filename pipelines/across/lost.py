@@ -26,7 +26,7 @@ from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, is_gap, may_
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, kinds, names_of, what
 from amqpscope.pipelines.model.store import pack, unpack
-from amqpscope.pipelines.model.walk import Needs, Rows
+from amqpscope.pipelines.model.walk import Needs, Rows, facts
 
 LOST = "lost publishes"
 """Name of the partial results."""
@@ -94,12 +94,12 @@ class LostPublishes:
             with_gaps = np.append(with_gaps, self._last[0])
         is_lost = np.isin(whose, with_gaps)
         if is_lost.any():
-            yield LOST, facts(whose[is_lost], place=place[is_lost])
+            yield LOST, facts(SCHEMA, whose[is_lost], place=place[is_lost])
         if len(lacking):
             before = np.searchsorted(marks, lacking)
             of = matrix[lacking, EV.CONNECTION]
             since = np.where(connections[before] == of, times[before], EVER)
-            yield LOST, facts(of, since_ns=since, until_ns=matrix[lacking, EV.TS])
+            yield LOST, facts(SCHEMA, of, since_ns=since, until_ns=matrix[lacking, EV.TS])
         self._last = int(connections[-1]), int(times[-1])
         self._has_gap = bool(np.isin(self._last[0], with_gaps))
         self._places = place[~is_lost & (whose == self._last[0])]
@@ -108,7 +108,7 @@ class LostPublishes:
         """Yield where connections (their positions) are."""
         if len(at):
             found = homes.digests(events.take(CONNECTIONS, at, homes.COLUMNS), self.compiled)
-            yield LOST, facts(events.matrix[at, EV.CONNECTION], **dict(zip(homes.HOME, found, strict=True)))
+            yield LOST, facts(SCHEMA, events.matrix[at, EV.CONNECTION], **dict(zip(homes.HOME, found, strict=True)))
 
     def _published(self, events: Events, published: Any) -> tuple[Any, Any]:
         """Return connections and places, each pair once: those of these events, and what is remembered."""
@@ -136,12 +136,6 @@ class LostPublishes:
         found = unpack(LOST, 1, state)
         self._last = found["last"][0], found["last"][1]
         self._has_gap, self._places = found["has_gap"], found["places"]
-
-
-def facts(connections: Any, **columns: Any) -> pa.Table:
-    """Return rows of SCHEMA with some columns."""
-    others = (columns.get(each.name, pa.nulls(len(connections), each.type)) for each in list(SCHEMA)[1:])
-    return pa.table([connections, *others], schema=SCHEMA)
 
 
 def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, keyed: pa.Array) -> pa.Table:

@@ -124,6 +124,18 @@ def conform(table: str, columns: Mapping[str, Any], count: int) -> pa.Table:
     return pa.table(made, schema=schema(table))
 
 
+def facts(declared: pa.Schema, connections: Any, **columns: Any) -> pa.Table:
+    """Return rows of partial results that say one thing of connections: those columns, the others null.
+
+    Args:
+        declared: the columns; the first is `connection_id`.
+        connections: it (int64).
+        columns: of the same length, by name.
+    """
+    others = (columns.get(each.name, pa.nulls(len(connections), each.type)) for each in list(declared)[1:])
+    return pa.table([connections, *others], schema=declared)
+
+
 @cache
 def _kinds(table: str) -> dict[str, pa.DataType]:
     """Return the types of the declared columns of a table, by name."""

@@ -109,7 +109,7 @@ class StreamOffsets(Plain):
             }
 
     def over(self) -> Iterator[Row]:
-        """See `Plain`; nothing is told of requests without an answer."""
+        """See `Plain`; requests without an answer are in no row."""
         return iter(())
 
     def _rows(self, found: list[Row]) -> Iterator[Rows]:

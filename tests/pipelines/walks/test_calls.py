@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import amqpscope
 from amqpscope.pipelines import jobs
 from amqpscope.pipelines.across import calls as module
-from amqpscope.pipelines.across.callers import ENDS, WHEN, facts, still_needed
+from amqpscope.pipelines.across.callers import ENDS, WHEN, still_needed
 from amqpscope.pipelines.across.calls import CALLS, PARTS, CallParts, Calls
-from amqpscope.pipelines.model.walk import Collected
+from amqpscope.pipelines.model.walk import Collected, facts
 from amqpscope.pipelines.run import engine
 from amqpscope.pipelines.run.buckets import Pile
 from amqpscope.pipelines.run.engine import in_order
@@ -207,9 +207,9 @@ def test_nothing_is_kept_of_connections_without_calls() -> None:
 def test_of_connections_that_ended_what_no_request_needs_is_forgotten() -> None:
     homes = {"server": pa.array([7] * 5), "cluster": pa.array([0] * 5), "vhost": pa.array([8] * 5)}
     rows = pa.concat_tables([
-        facts(pa.array([1, 2, 3, 4, 4]), at_ns=pa.array([5] * 5), ended_by=["capture-end"] * 5, **homes),
-        facts(pa.array([2, 3, 4]), at_ns=pa.array([9, 11, 9]), ended_by=["gap"] * 3),
-        facts(pa.array([1, 2, 4]), queue=pa.array([6] * 3)),
+        facts(WHEN, pa.array([1, 2, 3, 4, 4]), at_ns=pa.array([5] * 5), ended_by=["capture-end"] * 5, **homes),
+        facts(WHEN, pa.array([2, 3, 4]), at_ns=pa.array([9, 11, 9]), ended_by=["gap"] * 3),
+        facts(WHEN, pa.array([1, 2, 4]), queue=pa.array([6] * 3)),
     ])  # fmt: skip
     kept = still_needed(rows, 10, pa.array([4]), pa.array([1])).to_pylist()
     found = sorted((row["connection_id"], row["ended_by"] or "", row["at_ns"], row["queue"]) for row in kept)
