@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.pipelines import jobs
+from amqpscope.pipelines.connections import tcp_delays
+from amqpscope.pipelines.model.listed import listed
 from amqpscope.pipelines.model.walk import conform
+from amqpscope.pipelines.run.runner import Runner
 from tests.dissector.runs import FOLDER, dissect, rows
 from tests.pipelines.analyzed import related, statistics
+from tests.pipelines.scenario import arrow_table
 
 
 @pytest.mark.parametrize("stem", ["demo", "lossy_link", "zero_window", "stream_errors"])
@@ -32,6 +36,26 @@ def test_each_delay_of_a_recording_has_its_times(stem: str) -> None:
     names = ("kind", "packet", "of_packet", "start_ts_ns", "end_ts_ns", "duration_ns")
     found = [tuple(row[name] for name in names) for row in statistics(stem)["tcp_delays"].to_pylist()]
     assert expected and sorted(found, key=str) == sorted(expected, key=str)
+
+
+def test_events_take_no_more_room_than_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of their connection stands beside each, without the list of all."""
+    sizes: list[int] = []
+
+    def measured(*which: Any) -> Any:
+        found = listed(*which)
+        sizes.extend(each.nbytes for each in found or ())
+        return found
+
+    monkeypatch.setattr(tcp_delays, "listed", measured)
+    row = {"connection_id": 1, "kind": "retransmission", "capture": "a.pcap", "ts_ns": 1, "ts": 0, "from_client": True}
+    events = arrow_table("tcp_events", [row | {"packet": number} for number in range(2000)])
+    ended = arrow_table("connections", [{"connection_id": 1, "protocol": "amqp", "first_ts_ns": 0, "last_ts_ns": 9}])
+    runner = Runner(threads=0)
+    for name, rows in {"tcp_events": events, "connections": ended}.items():
+        runner.add(runner.prepare(name, rows))
+    found = sum(len(rows) for name, rows in runner.finish() if name == "tcp_delays")
+    assert found == 2000 and sum(sizes) < 2 * (events.nbytes + 2000 * ended.nbytes)
 
 
 def table(name: str, made: list[dict[str, Any]]) -> pa.Table:
