@@ -28,6 +28,7 @@ def test_every_capture_is_a_ticket() -> None:
     assert {each["first"] for each in TICKETS.values()} - {""} <= {rule.code for rule in rules.load()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", TICKETS)
 def test_the_cause_is_first_and_nothing_else_is_claimed(name: str) -> None:
     rows, ticket = above_notes(FOLDER / f"{name}.pcap"), TICKETS[name]
@@ -35,6 +36,7 @@ def test_the_cause_is_first_and_nothing_else_is_claimed(name: str) -> None:
     assert all(word in rows[0]["text"] for word in ticket.get("words", ())), rows[0]["text"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(TICKETS)[::3])
 def test_a_missing_packet_makes_nothing_up(name: str) -> None:
     """One packet of each third ticket; `tests.tickets.missing` leaves out all of all."""

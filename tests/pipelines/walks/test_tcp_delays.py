@@ -16,6 +16,7 @@ from amqpscope.pipelines.run.runner import Runner
 from tests.dissector.runs import FOLDER, dissect, rows
 from tests.pipelines.analyzed import related, statistics
 from tests.pipelines.scenario import arrow_table
+from tests.thorough import examples
 
 
 @pytest.mark.parametrize("stem", ["demo", "lossy_link", "zero_window", "stream_errors"])
@@ -52,9 +53,9 @@ def test_events_take_no_more_room_than_they_are_many(monkeypatch: pytest.MonkeyP
     events = arrow_table("tcp_events", [row | {"packet": number} for number in range(2000)])
     ended = arrow_table("connections", [{"connection_id": 1, "protocol": "amqp", "first_ts_ns": 0, "last_ts_ns": 9}])
     runner = Runner(threads=0)
-    for name, rows in {"tcp_events": events, "connections": ended}.items():
-        runner.add(runner.prepare(name, rows))
-    found = sum(len(rows) for name, rows in runner.finish() if name == "tcp_delays")
+    for name, given_rows in {"tcp_events": events, "connections": ended}.items():
+        runner.add(runner.prepare(name, given_rows))
+    found = sum(len(each) for name, each in runner.finish() if name == "tcp_delays")
     assert found == 2000 and sum(sizes) < 2 * (events.nbytes + 2000 * ended.nbytes)
 
 
@@ -74,7 +75,7 @@ DELAYS = st.lists(
 UNIT = 1_000_000
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(PUBLISHES, DELAYS)
 def test_a_delay_explains_a_wait_of_which_it_is_half(
     publishes: list[tuple[int, int]], delays: list[tuple[int, int, str, bool]]
