@@ -34,7 +34,7 @@ HOUR_NS = 3_600_000_000_000
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
     "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
-    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed",
+    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed", "violations",
 ]  # fmt: skip
 
 
@@ -266,6 +266,11 @@ def deaths(messages: Table, connections: Table | None = None) -> Table:
 def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
     """Return the table `gaps`: one row per place where bytes are missing, with frames (`amqp091_frames`) since when."""
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
+
+
+def violations(anomalies: Table, connections: Table | None = None) -> Table:
+    """Return the table `violations`, of `anomalies`: one row per thing that a peer sent and its protocol forbids."""
+    return _job("violations", anomalies=anomalies, connections=connections)
 
 
 def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
