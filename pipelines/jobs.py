@@ -357,14 +357,7 @@ def latency_buckets(
 ) -> Table:
     """Return the table `latency_buckets`: distributions by metric and group, of the metrics whose tables are given.
 
-    Args:
-        confirms: the table `confirms`, as the function of that name returns it.
-        settlements: the table `settlements`.
-        rpcs: the table `rpcs`.
-        transits: the table `transits`.
-
-    Raises:
-        ValueError: no table is given.
+    Arguments and errors are those of `latency_summary`.
     """
     return _job("latency_buckets", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
 

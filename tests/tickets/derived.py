@@ -189,13 +189,11 @@ def repeated(packets: Packets, every: int, side: int) -> Packets:
 
 def window_closed(packets: Packets, every: int, ms: int, side: int) -> Packets:
     """A side reads nothing for a while, several times: its acknowledgement closes its window, and another opens it."""
-    return _delayed(
-        packets,
-        every,
-        side,
-        lambda each: [(0, each.with_field(14, ">H", 0)), (ms, each)],
-        lambda each: not each.payload,
-    )
+
+    def close(each: Packet) -> list[tuple[int, Packet]]:
+        return [(0, each.with_field(14, ">H", 0)), (ms, each)]
+
+    return _delayed(packets, every, side, close, lambda each: not each.payload)
 
 
 def held(packets: Packets, every: int, side: int) -> Packets:

@@ -54,10 +54,10 @@ class Client:
         given = {"auto_delete": False} | given
         self.channels[channel].queue_declare(queue, durable=durable, **given)
 
-    def exchange(self, exchange: str, type: str = "direct", channel: int = 1, arguments: Any = None) -> None:
+    def exchange(self, exchange: str, kind: str = "direct", channel: int = 1, arguments: Any = None) -> None:
         """Declare an exchange."""
         made = self.channels[channel]
-        made.exchange_declare(exchange, type, durable=True, auto_delete=False, arguments=arguments)
+        made.exchange_declare(exchange, kind, durable=True, auto_delete=False, arguments=arguments)
 
     def bind(self, queue: str, exchange: str, key: str, channel: int = 1) -> None:
         """Bind a queue."""

@@ -19,7 +19,7 @@ const ops = {
         const {queue, durable = true, exclusive = false, passive = false, ...rest} = given;
         return passive ? of(given).checkQueue(queue)
             : of(given).assertQueue(queue, {durable, exclusive, autoDelete: rest.auto_delete, arguments: rest.arguments}); },
-    exchange: async given => of(given).assertExchange(given.exchange, given.type || 'direct',
+    exchange: async given => of(given).assertExchange(given.exchange, given.kind || 'direct',
         {arguments: given.arguments}),
     bind: async given => of(given).bindQueue(given.queue, given.exchange, given.key),
     async publish(given) {

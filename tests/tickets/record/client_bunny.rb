@@ -33,7 +33,7 @@ class Client
     nil
   end
 
-  def exchange(g) = (of(g).exchange_declare(g["exchange"], g["type"] || "direct", durable: true, arguments: g["arguments"] || {}); nil)
+  def exchange(g) = (of(g).exchange_declare(g["exchange"], g["kind"] || "direct", durable: true, arguments: g["arguments"] || {}); nil)
   def bind(g) = (of(g).queue_bind(g["queue"], g["exchange"], routing_key: g["key"]); nil)
 
   def publish(g)

@@ -76,14 +76,6 @@ class Client:
         self._process.kill()
         self._process.wait()
 
-    def quit(self) -> None:
-        """Close its connection, and end its program."""
-        try:
-            self.call("close")
-        except (Refused, OSError):
-            pass
-        self.kill()
-
 
 class Play:
     """A ticket that one kind of client plays."""
