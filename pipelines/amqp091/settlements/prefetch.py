@@ -98,7 +98,7 @@ def of_consumer(consumer: int) -> int:
 
 @called
 def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
-    """Note that acknowledgements may be lost before a frame: a wait certainly went on until `ts`; -1: if there was one."""
+    """Note that acknowledgements may be lost before a frame: a wait went on until `ts`; -1: if there was one."""
     windows, _, _ = prefetch
     closed(prefetch, window, -1, ts, 0)
     windows[window, WIN.COUNT] = 0
