@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.dissector.runs import FOLDER as RECORDINGS
 from tests.tickets import derived
 
 FOLDER = Path(__file__).parent
+RECORDINGS = FOLDER.parent / "captures"
 TICKETS: dict[str, dict[str, Any]] = tomllib.loads((FOLDER / "tickets.toml").read_text())["ticket"]
 
 

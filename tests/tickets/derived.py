@@ -252,6 +252,8 @@ def made(data: bytes, by: Sequence[str | int]) -> bytes:
     """Return what a change, with its numbers, makes of a capture."""
     name, *numbers = by
     head, packets = read(data)
+    if name == "snapped":
+        head = head[:16] + struct.pack("<I", int(numbers[0])) + head[20:]
     return written(head, CHANGES[str(name)](packets, *numbers))
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from amqpscope.spec import findings as rules
-from tests.dissector.runs import FOLDER as RECORDINGS
 from tests.pipelines.analyzed import HEALTHY, findings, walked
-from tests.tickets import FOLDER, TICKETS, path_of
+from tests.tickets import FOLDER, RECORDINGS, TICKETS, path_of
 
 PAGE = FOLDER.parents[1] / "docs" / "recall.md"
 PROVEN = 5
@@ -122,8 +122,10 @@ def main(words: list[str]) -> int:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(prog="python -m tests.tickets.recall")
     parser.add_argument("--write", action="store_true", help="write docs/recall.md")
-    said = {name: heard(path_of(name)) for name in TICKETS}
-    said |= {f"healthy {stem}": heard(RECORDINGS / f"{stem}.pcap") for stem in HEALTHY}
+    paths = {name: path_of(name) for name in TICKETS}
+    paths |= {f"healthy {stem}": RECORDINGS / f"{stem}.pcap" for stem in HEALTHY}
+    with ProcessPoolExecutor() as pool:
+        said = dict(zip(paths, pool.map(heard, paths.values(), chunksize=4), strict=True))
     text = page(judged(said))
     if parser.parse_args(words).write:
         PAGE.write_text(text, encoding="utf-8")

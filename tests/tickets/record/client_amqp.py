@@ -1,6 +1,7 @@
 """py-amqp, the client of Celery, as one that does what it is told: see clients.py."""
 
 import json
+import ssl
 import sys
 import time
 from collections import defaultdict, deque
@@ -18,17 +19,19 @@ class Client:
             f"{given['host']}:{given['port']}", given["user"], given["password"], virtual_host=given["vhost"],
             heartbeat=given["heartbeat"], channel_max=given["channel_max"] or 65535,
             client_properties={"connection_name": given["name"]} if given["name"] else {}, connect_timeout=20,
+            ssl={"cert_reqs": ssl.CERT_NONE, "ssl_version": ssl.PROTOCOL_TLS_CLIENT} if given.get("tls") else False,
         )  # fmt: skip
         self.connection.connect()
         self.channels: dict[int, Any] = {}
         self.inbox: dict[int, deque[Any]] = defaultdict(deque)
         self.open_confirms: dict[int, int] = defaultdict(int)
+        self.last: dict[int, int] = {}
         self.refused: set[int] = set()
 
     def channel_open(self, channel: int = 1, confirms: bool = False) -> None:
         """Open a channel."""
         made = self.channels[channel] = self.connection.channel()
-        self.open_confirms[channel], self.last = 0, {channel: 0}
+        self.open_confirms[channel] = self.last[channel] = 0
 
         def settle(tag: int, multiple: bool) -> None:
             self.open_confirms[channel] -= tag - self.last[channel] if multiple else 1

@@ -5,10 +5,10 @@ const channels = {}, inbox = {}, confirmed = {};
 let connection;
 const of = given => channels[given.channel || 1];
 const ops = {
-    async open({name, host, port, vhost, user, password, heartbeat, channel_max}) {
+    async open({name, host, port, vhost, user, password, heartbeat, channel_max, tls}) {
         connection = await amqp.connect(
-            {hostname: host, port, vhost, username: user, password, heartbeat, channelMax: channel_max || 0},
-            {noDelay: true, clientProperties: name ? {connection_name: name} : {}});
+            {protocol: tls ? 'amqps' : 'amqp', hostname: host, port, vhost, username: user, password, heartbeat, channelMax: channel_max || 0},
+            {noDelay: true, rejectUnauthorized: false, clientProperties: name ? {connection_name: name} : {}});
         connection.on('error', () => 0); },
     async channel_open({channel = 1, confirms}) {
         const made = await (confirms ? connection.createConfirmChannel() : connection.createChannel());

@@ -8,6 +8,7 @@ class Client
     options = { host: g["host"], port: g["port"], vhost: g["vhost"], user: g["user"], password: g["password"],
                 heartbeat: g["heartbeat"], client_properties: properties, automatically_recover: false,
                 continuation_timeout: 30_000, log_level: Logger::FATAL, threaded: true, read_timeout: 100 }
+    options.merge!(tls: true, verify_peer: false, tls_silence_warnings: true) if g["tls"]
     options[:channel_max] = g["channel_max"] if g["channel_max"]
     @connection = Bunny.new(options)
     @connection.start
@@ -76,7 +77,7 @@ class Client
   def close(_) = (@connection.close; nil)
 
   def shown(info, properties, body)
-    { tag: info.delivery_tag.to_i, body: body, redelivered: info.redelivered?,
+    { tag: info.delivery_tag.to_i, body: body, redelivered: info.redelivered,
       reply_to: properties[:reply_to], correlation_id: properties[:correlation_id] }
   end
 end

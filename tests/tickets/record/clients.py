@@ -6,6 +6,7 @@ its value or its error. Channels have the numbers that the scenario gives them; 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pamqp import commands
 
 from tests.captures.record.broker import PORT
 from tests.captures.record.theme_contents import AMQPLIB
@@ -27,6 +30,13 @@ PROGRAMS = {
 """Python's amqp (of Celery), Node.js, and Ruby."""
 
 
+OLD_TLS = {
+    "OPENSSL_CONF": str(HERE / "old_tls.cnf"),
+    "NODE_OPTIONS": "--tls-min-v1.0 --tls-cipher-list=DEFAULT@SECLEVEL=0 --no-warnings",
+}
+"""What has clients speak versions of TLS that their libraries no longer do by themselves."""
+
+
 class Refused(Exception):
     """What a client was asked for failed; its text."""
 
@@ -35,7 +45,7 @@ class Client:
     """A connection of a client, which has a program of its own; any operation of it is a method."""
 
     def __init__(self, kind: str, name: str | None, host: str = "127.0.0.1", **login: Any) -> None:
-        environment = dict(os.environ) | {"NODE_PATH": str(AMQPLIB / "node_modules"), "NODE_NO_WARNINGS": "1"}
+        environment = dict(os.environ) | {"NODE_PATH": str(AMQPLIB / "node_modules"), **OLD_TLS}
         self._process = subprocess.Popen(
             PROGRAMS[kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env=environment,
@@ -46,8 +56,9 @@ class Client:
     def begin(self, operation: str, **given: Any) -> None:
         """Have it do something, without waiting."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([operation, given]) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # then there is no result
+            self._process.stdin.write(json.dumps([operation, given]) + "\n")
+            self._process.stdin.flush()
 
     def result(self) -> Any:
         """Return what it answers to what was begun.
@@ -71,6 +82,11 @@ class Client:
             raise AttributeError(operation)
         return lambda **given: self.call(operation, **given)
 
+    @property
+    def process(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End its program."""
         self._process.kill()
@@ -90,6 +106,30 @@ class Play:
         made = Client(self.kind, name, **login)
         self._clients.append(made)
         return made
+
+    def publisher(self, name: str, **login: Any) -> Client:
+        """Return a client that has declared the ticket's queue, with its channel in confirm mode."""
+        client = self.client(name, **login)
+        client.channel_open(confirms=True)
+        client.declare(queue=self.name)
+        return client
+
+    def worker(self, name: str, prefetch: int = 0, host: str = "127.0.0.1", **consume: Any) -> Client:
+        """Return a client that consumes from the ticket's queue."""
+        client = self.client(name, host=host)
+        client.channel_open()
+        if prefetch:
+            client.qos(count=prefetch)
+        client.consume(queue=self.name, tag=name, **consume)
+        return client
+
+    def fill(self, count: int, **declared: Any) -> None:
+        """Put messages into the ticket's queue, which nobody sees."""
+        away = self.stage.backstage
+        away.call(1, commands.Queue.Declare(queue=self.name, durable=True, arguments=declared))
+        for _ in range(count):
+            away.publish(1, "", self.name, b"job")
+        away.flush()
 
     def close(self) -> None:
         """End all programs."""

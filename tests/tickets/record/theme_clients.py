@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
-from tests.tickets.record.clients import Client, Play, Refused, tickets
+from tests.captures.record.certificates import Authority
+from tests.captures.record.theme_tls import TLS_PORT, _listen, _stop
+from tests.tickets.record.clients import Play, Refused, tickets
 
 ALL = ("amqp", "amqplib", "bunny")
-TWO = ("amqplib", "bunny")
-
-
-def _worker(play: Play, name: str, prefetch: int = 0, **consume: Any) -> Client:
-    client = play.client(name)
-    client.channel_open()
-    if prefetch:
-        client.qos(count=prefetch)
-    client.consume(queue=play.name, tag=name, **consume)
-    return client
 
 
 def _expiring(play: Play, arguments: dict[str, Any], properties: dict[str, str], works: bool) -> None:
@@ -32,7 +26,7 @@ def _expiring(play: Play, arguments: dict[str, Any], properties: dict[str, str],
         audit = play.client("audit")
         audit.channel_open()
         audit.consume(queue=f"{play.name}_dead", tag="audit")
-        worker = _worker(play, "worker", 2) if works else None
+        worker = play.worker("worker", 2) if works else None
         for number in range(12):
             given = properties | {"message_id": f"m{number}"}
             feed.publish(key=play.name, body=f"quote {number}", properties=given)
@@ -108,4 +102,54 @@ def six_channels(play: Play) -> None:
             client.declare(queue=play.name, channel=number)
         for number in range(1, 7):
             client.channel_close(channel=number)
+        client.close()
+
+
+def _in_tls(play: Play, version: str, days: int, begun: int = 1) -> None:
+    """A few publishes in one version of TLS; the certificate is valid for some days, from one day ago on."""
+    with tempfile.TemporaryDirectory(prefix="tls-") as name:
+        authority = Authority(Path(name), "good")
+        certificate = authority.issue("broker", days, begun)
+        options = f"{{versions, ['{version}']}}", f"{{ciphers, ssl:cipher_suites(all, '{version}')}}"
+        _listen(play.stage, "127.0.0.1", certificate, authority, *options)
+        with play.sniff(ports=(TLS_PORT,)):
+            client = play.publisher("vault", port=TLS_PORT, tls=True)
+            client.publish(key=play.name, repeat=5)
+            client.wait()
+            client.close()
+        _stop(play.stage, "127.0.0.1")
+
+
+@tickets(*ALL)
+def certificate_ends_soon(play: Play) -> None:
+    """The broker's certificate ends in four days."""
+    _in_tls(play, "tlsv1.2", 5)
+
+
+@tickets("amqplib")
+def certificate_ended(play: Play) -> None:
+    """It ended three weeks ago, and the client does not look."""
+    _in_tls(play, "tlsv1.2", 9, 30)
+
+
+@tickets(*ALL)
+def certificate_of_a_year(play: Play) -> None:
+    """It ends in a year."""
+    _in_tls(play, "tlsv1.2", 365)
+
+
+@tickets("amqplib")
+def old_tls(play: Play) -> None:
+    """Client and broker speak TLS 1.0."""
+    _in_tls(play, "tlsv1", 365)
+
+
+@tickets("amqplib", "bunny")
+def large_messages(play: Play) -> None:
+    """Six messages of a megabyte each, captured with a snap length: the sizes are in what is there."""
+    with play.sniff(options=("-s", "150")):
+        client = play.publisher("scans")
+        for _ in range(6):
+            client.publish(key=play.name, body="x" * 1_100_000)
+            client.wait()
         client.close()
