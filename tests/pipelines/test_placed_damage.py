@@ -36,7 +36,7 @@ def without(recordings: dict[str, list[list[int]]], folder: Path) -> Judgement:
         runs.append(Run(recording, WHOLE, recording.capture.packets, recording.tables))
         for lost in all_lost:
             kept = [packet for packet in recording.capture.packets if packet.interface not in lost]
-            runs.append(Run(recording, f"without {lost[0]}", kept, recording.dissect(kept)))
+            runs.append(Run(recording, f"{name} without {lost}", kept, recording.dissect(kept)))
     return judge(analyzed(runs, folder))
 
 
@@ -91,7 +91,7 @@ def test_what_was_completed_behind_an_attach_that_was_not_seen_is_answered(tmp_p
         lost[name] = [list(range(1, attached[0] + 1)), list(range(1, attached[-1] + 1))]
     found = without(lost, tmp_path)
     assert [(kind, table, mine) for kind, table, mine, _ in found.examples if kind != "otherwise"] == []
-    assert found.counts["without 1", "commands"]["right"] > 100
+    assert sum(count["right"] for (_, table), count in found.counts.items() if table == "commands") > 100
 
 
 def test_a_flow_that_the_broker_refuses_behind_a_close_is_no_wait(tmp_path: Path) -> None:
