@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         tcp_delays,
         transits,
         unconfirmed,
+        violations,
     )
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "tcp_delays",
     "transits",
     "unconfirmed",
+    "violations",
 ]
 
 

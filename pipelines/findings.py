@@ -192,8 +192,8 @@ def _all_there(part: str, row: Mapping[str, Any]) -> str:
 
 
 def _agreeing(text: str, is_one: bool) -> str:
-    """Return the words behind a number: `connection(s)` in the singular or plural."""
-    return text.replace("(s)", "" if is_one else "s")
+    """Return the words behind a number: `connection(s)`, `publish(es)` in the singular or plural."""
+    return text.replace("(s)", "" if is_one else "s").replace("(es)", "" if is_one else "es")
 
 
 def shown(value: Any, how: str | None) -> str:

@@ -34,7 +34,7 @@ HOUR_NS = 3_600_000_000_000
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
     "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
-    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed",
+    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed", "violations",
 ]  # fmt: skip
 
 
@@ -268,6 +268,11 @@ def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> T
     return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
 
 
+def violations(anomalies: Table, connections: Table | None = None) -> Table:
+    """Return the table `violations`, of `anomalies`: one row per thing that a peer sent and its protocol forbids."""
+    return _job("violations", anomalies=anomalies, connections=connections)
+
+
 def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
     """Return the table `calls`, of `messages`; of the others it knows why a request has no answer."""
     return _job("calls", messages=messages, connections=connections, anomalies=anomalies)
@@ -352,14 +357,7 @@ def latency_buckets(
 ) -> Table:
     """Return the table `latency_buckets`: distributions by metric and group, of the metrics whose tables are given.
 
-    Args:
-        confirms: the table `confirms`, as the function of that name returns it.
-        settlements: the table `settlements`.
-        rpcs: the table `rpcs`.
-        transits: the table `transits`.
-
-    Raises:
-        ValueError: no table is given.
+    Arguments and errors are those of `latency_summary`.
     """
     return _job("latency_buckets", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
 

@@ -25,6 +25,7 @@ from amqpscope.pipelines.activity.unconfirmed import Unconfirmed
 from amqpscope.pipelines.connections.gaps import Gaps
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
 from amqpscope.pipelines.connections.tcp_delays import TcpDelays
+from amqpscope.pipelines.connections.violations import Violations
 from amqpscope.pipelines.connections.zero_windows import ZeroWindows
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model import protocols
@@ -46,6 +47,7 @@ OURS = Members(
         OverConnections(Published),
         OverConnections(Unconfirmed),
         OverConnections(Gaps),
+        OverConnections(Violations),
         OverConnections(ZeroWindows),
         OverConnections(TcpDelays),
         OverConnections(Deaths),

@@ -213,6 +213,7 @@ class Tables:
             "end_packet": array(rows[Window.END_PACKET], mask=unended),
             "end_ts_ns": array(rows[Window.END_TS], mask=unended),
             "packets": array(rows[Window.PACKETS]),
+            "is_partial": array(rows[Window.PARTIAL] == 1),
         }
         return self.wanted.rows("tcp_windows", record_batch("tcp_windows", columns)) + self._closed(rows, ends)
 
@@ -221,7 +222,8 @@ class Tables:
         counted = np.flatnonzero(rows[Window.COUNTED])
         if not len(counted):
             return []
-        rows, unended = rows[:, counted], rows[Window.END_PACKET, counted] == 0
+        rows = rows[:, counted]
+        unknown = (rows[Window.END_PACKET] == 0) | (rows[Window.PARTIAL] == 1)
         columns = {
             "connection_id": array(ends.connection_id[counted]),
             "from_client": array(ends.from_client[counted]),
@@ -230,7 +232,7 @@ class Tables:
             "packet": array(rows[Window.PACKET]),
             "ts_ns": array(rows[Window.TS]),
             "ts": _time(rows[Window.TS]),
-            "late_ns": array(np.maximum(rows[Window.END_TS] - rows[Window.TS], 0), mask=unended),
+            "late_ns": array(np.maximum(rows[Window.END_TS] - rows[Window.TS], 0), mask=unknown),
         }
         return self.wanted.rows("tcp_events", record_batch("tcp_events", columns))
 

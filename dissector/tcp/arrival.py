@@ -37,7 +37,7 @@ from amqpscope.dissector.tcp.state import (
     Results,
     Segment,
 )
-from amqpscope.dissector.tcp.windows import shift, stall, watch
+from amqpscope.dissector.tcp.windows import announce, probe, shift, stall, watch
 
 DISORDER_MS = 10
 """Time by which packets are out of order in usual captures."""
@@ -93,6 +93,8 @@ def take(
         if direction[other, Direction.STARTED]:
             observe_ack(batch, i, flows, out, slot, side, needs)
         acknowledge(batch, i, flows, row, other, needs)
+    if flags & (SYN | RST) == 0 and direction[row, Direction.STARTED] == STARTED_HERE:
+        probe(direction, row, position(direction, row, first_byte(batch, i)), batch.length[i])
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
         direction[other, Direction.SHOWN] = max(direction[other, Direction.SHOWN], direction[other, Direction.TOP] + 1)
     if batch.length[i] > 0:
@@ -205,31 +207,30 @@ def acknowledged(direction: Array, row: int, ack: int) -> int:
 def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int, acked: int) -> None:
     """Take the acknowledgement and the window that a side sends."""
     direction, segments = flows.direction, flows.segments
-    if direction[other, Direction.STARTED]:
-        before = direction[other, Direction.ACKED]
-        if acked > before:
-            head = flows.queues[other, Queue.HEAD]
-            # Missing bytes are acknowledged once, although later bytes still are.
-            if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
-                direction[other, Direction.ACK_TS] = batch.ts_ns[i]
-                if acked > direction[other, Direction.POS]:
-                    direction[other, Direction.ACK_POS] = acked
-                    direction[other, Direction.ACK_SEEN] = flows.control[Control.SEGMENTS]
-                    direction[other, Direction.ACK_PACKET] = batch.packet[i]
-                    direction[other, Direction.ACK_CAPTURE] = batch.capture[i]
-            if acked > direction[other, Direction.POS]:
-                direction[other, Direction.LATE_SEEN] = flows.control[Control.SEGMENTS]
-                direction[other, Direction.LATE_TS] = batch.ts_ns[i]
-                direction[other, Direction.LATE_PACKET] = batch.packet[i]
-                direction[other, Direction.LATE_CAPTURE] = batch.capture[i]
-            direction[other, Direction.ACKED] = acked
-            if flows.conn[row >> 1, Conn.CLOSER] < 0:
-                is_all = acked >= direction[other, Direction.TOP]
-                direction[other, Direction.UNACKED_TS] = 0 if is_all else batch.ts_ns[i]
-        elif acked < before:
-            return  # overtaken by a later segment
+    before = direction[other, Direction.ACKED]
+    if direction[other, Direction.STARTED] and acked < before:
+        return  # overtaken by a later segment
     if batch.flags[i] & SYN == 0:  # in which the window is never scaled
-        direction[row, Direction.WINDOW] = batch.window[i]
+        announce(direction, row, other, batch.window[i], acked)
+    if direction[other, Direction.STARTED] and acked > before:
+        head = flows.queues[other, Queue.HEAD]
+        # Missing bytes are acknowledged once, although later bytes still are.
+        if before <= direction[other, Direction.POS] or (head >= 0 and before < segments[head, Segment.POS]):
+            direction[other, Direction.ACK_TS] = batch.ts_ns[i]
+            if acked > direction[other, Direction.POS]:
+                direction[other, Direction.ACK_POS] = acked
+                direction[other, Direction.ACK_SEEN] = flows.control[Control.SEGMENTS]
+                direction[other, Direction.ACK_PACKET] = batch.packet[i]
+                direction[other, Direction.ACK_CAPTURE] = batch.capture[i]
+        if acked > direction[other, Direction.POS]:
+            direction[other, Direction.LATE_SEEN] = flows.control[Control.SEGMENTS]
+            direction[other, Direction.LATE_TS] = batch.ts_ns[i]
+            direction[other, Direction.LATE_PACKET] = batch.packet[i]
+            direction[other, Direction.LATE_CAPTURE] = batch.capture[i]
+        direction[other, Direction.ACKED] = acked
+        if flows.conn[row >> 1, Conn.CLOSER] < 0:
+            is_all = acked >= direction[other, Direction.TOP]
+            direction[other, Direction.UNACKED_TS] = 0 if is_all else batch.ts_ns[i]
 
 
 @kernel

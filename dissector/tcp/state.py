@@ -146,6 +146,8 @@ class Direction(Matrix):
     STALL_PACKET = column("since which packet")
     STALL_CAPTURE = column("of which capture")
     STALL_COUNT = column("packets of the connection until then")
+    STALL_PARTIAL = column("1: a packet that closed this window of zero, or opened it, is missing")
+    PROBED = column("1: the last that this side sent was no new bytes but a probe whether the other side has room")
     ZERO_NS = column("total time for which the window was zero, up to the last change")
     FULL_NS = column("total time for which it was full")
     PACKETS = column("packets that this side sent, without SYNs")
@@ -296,6 +298,7 @@ class Window(Records):
     END_CAPTURE = column("its capture")
     PACKETS = column("packets of the connection in between")
     COUNTED = column("1: it is one of the events of the connection that have a row")
+    PARTIAL = column("1: a packet that closed the window, or opened it, is missing")
 
 
 class Event(Records):

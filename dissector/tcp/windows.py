@@ -34,6 +34,32 @@ def stall(direction: Array, row: int, other: int) -> int:
 
 
 @kernel
+def announce(direction: Array, row: int, other: int, window: int, acked: int) -> None:
+    """Take the window that a side announces with a packet that acknowledges the other up to `acked`.
+
+    A probe, bytes that nobody saw, or bytes that had room show that a packet is missing which closed it, or opened it.
+    """
+    was = direction[row, Direction.WINDOW]
+    if window > 0:
+        if was == 0 and acked > direction[other, Direction.ACKED] + 1:  # a probe may have a byte
+            direction[row, Direction.STALL_PARTIAL] = 1
+    elif was != 0:
+        is_begun = was < 0 and direction[row, Direction.WSCALE] == -1
+        is_late = direction[other, Direction.PROBED] == 1 or acked > direction[other, Direction.TOP]
+        direction[row, Direction.STALL_PARTIAL] = 1 if is_begun or is_late else 0
+    direction[row, Direction.WINDOW] = window
+
+
+@kernel
+def probe(direction: Array, row: int, pos: int, length: int) -> None:
+    """Note whether a segment of a side only asks whether the other one has room (or is there): it has no new byte."""
+    if length <= 1 and pos == direction[row, Direction.TOP] - 1:
+        direction[row, Direction.PROBED] = 1
+    elif length > 0 and pos + length > direction[row, Direction.TOP]:
+        direction[row, Direction.PROBED] = 0
+
+
+@kernel
 def change(flows: Flows, out: Results, slot: int, side: int, kind: int, at: At) -> None:
     """End the current interval of a side's window, if any, and begin one of this kind (0: none)."""
     direction, windows = flows.direction, out.windows
@@ -56,6 +82,7 @@ def change(flows: Flows, out: Results, slot: int, side: int, kind: int, at: At) 
         windows[Window.END_CAPTURE, n] = capture
         windows[Window.PACKETS, n] = packets - direction[row, Direction.STALL_COUNT]
         windows[Window.COUNTED, n] = has_room(flows, slot) if was == ZERO else 0
+        windows[Window.PARTIAL, n] = direction[row, Direction.STALL_PARTIAL] if was == ZERO else 0
         out.counts[Count.WINDOWS] = n + 1
     direction[row, Direction.STALL] = kind
     direction[row, Direction.STALL_TS] = ts

@@ -41,12 +41,13 @@ class ZeroWindows(Stateless):
         end = windows["end_ts_ns"].fill_null(-1).to_numpy()
         # One that did not end lasts to the last packet, if it had begun by then.
         until = np.where(end >= 0, end, np.maximum(start, connections["last_ts_ns"].fill_null(-1).to_numpy()))
+        is_partial = pc.fill_null(windows["is_partial"], False)
         columns = {
             "connection_id": connections["connection_id"],
             "cause": "zero-window",
             **{name: windows[name] for name in _WINDOW},
-            "duration_ns": known(durations(start, until)),
+            "duration_ns": known(np.where(is_partial.to_numpy(), -1, durations(start, until))),
             "side": pc.if_else(windows["from_client"], "client", "server"),
-            "evidence": "proven",
+            "evidence": pc.if_else(is_partial, "possible", "proven"),
         }
         yield "flow_control", conform("flow_control", columns, len(zero))

@@ -45,7 +45,8 @@ got as (
 ),
 asked as (
     select connection_id, channel, channel_epoch, count(*) as requests,
-        count(*) filter (where response = 'basic.get-empty') as empty_gets, max(request_ts_ns) as last_ts_ns
+        count(*) filter (where response = 'basic.get-empty') as empty_gets,
+        max(case when request <> 'channel.close' then request_ts_ns end) as last_ts_ns
     from rpcs where from_client group by connection_id, channel, channel_epoch
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,

@@ -155,7 +155,7 @@ def credit(
     rows[row, SUB.ASKED_MORE] += granted
     first = 0 if rows[row, SUB.ASKED_CREDIT] == NONE else rows[row, SUB.ASKED_CREDIT]
     total = first + rows[row, SUB.ASKED_MORE]
-    certain = is_certain(conn, rows[row, SUB.ASKED_GAPS])
+    certain = rows[row, SUB.ASKED_CREDIT] != NONE and is_certain(conn, rows[row, SUB.ASKED_GAPS])
     since = events[i, EV.TS] if certain and total <= 0 else NONE
     note(written, state, more[i, MORE.IDENTITY], conn, rows, row, rows[row, SUB.EPOCH] + 1, rows[row, SUB.ASKED],
          CREDIT, more[i, MORE.CREDIT], total, 0, 1 if certain else 0, since)  # fmt: skip

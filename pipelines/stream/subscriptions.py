@@ -111,11 +111,11 @@ def is_overdue(rows: Array, row: int, conn: Array) -> bool:
 
 @kernel
 def grant(rows: Array, row: int) -> None:
-    """Grant what is requested, as far as known."""
+    """Grant what is requested, as far as known: where the first credit was cut off, no balance is."""
     rows[row, SUB.EPOCH] += 1
     rows[row, SUB.EVENT] = rows[row, SUB.ASKED]
-    rows[row, SUB.GAPS] = rows[row, SUB.ASKED_GAPS]
     credit = rows[row, SUB.ASKED_CREDIT]
+    rows[row, SUB.GAPS] = -1 if credit == NONE else rows[row, SUB.ASKED_GAPS]
     rows[row, SUB.GRANTED] = (0 if credit == NONE else credit) + rows[row, SUB.ASKED_MORE]
     rows[row, SUB.USED] = 0
     rows[row, SUB.ASKED] = -1

@@ -33,7 +33,7 @@ COLUMNS = {
     "heartbeats": {"client", "from_client", "negotiated_s"},
     "anomalies": {"violation", "count"},
 }
-OTHERS = {"scenario", "about", "counts", "notes", "secrets", "records", "codes", "lag", "calls"}
+OTHERS = {"scenario", "about", "counts", "notes", "secrets", "records", "codes", "lag", "calls", "transits"}
 ENDS = {"capture-end", "gap", "channel-close", "connection-close", "discarded", "recover", "rollback"}
 OUTCOMES = {
     "confirms": {"ack", "nack", "none"},

@@ -15,9 +15,11 @@ from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.handshakes.listing import NAMES_OF_FIRST, Group, said_of
 from amqpscope.spec import tables as declared
 from amqpscope.spec.codes import load as codes
-from tests.captures.damage.recordings import Recording
+from tests.captures.damage.recordings import FOLDER, Recording
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import CLIENT, SERVER, Tape, handshake, method, opening
+from tests.pipelines.analyzed import findings as findings_of
+from tests.pipelines.analyzed import walked
 
 TICKETS = Path(__file__).parents[1] / "tickets"
 
@@ -126,3 +128,20 @@ def test_what_a_refusal_and_a_requeue_mean_is_no_more_than_is_known() -> None:
     assert "lost" not in nack and "dead-lettered" in nack
     (requeue,) = [column for column in declared()["settlements"].columns if column.name == "requeue"]
     assert "asked" in requeue.doc and "not on this connection" in requeue.doc
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        (FOLDER / "reject_publish.pcap", "pub-nacked", "it went to the dead-letter exchange"),
+        (TICKETS / "full_queue.pcap", "pub-nacked", "it went to the dead-letter exchange"),
+        (TICKETS / "full_in_bytes.pcap", "pub-nacked", "it went to the dead-letter exchange"),
+        (TICKETS / "delivery_limit.pcap", "con-redelivery-loop", "Unless the queue has x-delivery-limit"),
+        (TICKETS / "requeue_loop.pcap", "con-redelivery-loop", "limit deliveries (x-delivery-limit"),
+    ],
+)
+def test_nothing_is_called_lost_or_put_back_that_may_not_be(path: Path, code: str, said: str) -> None:
+    (row,) = (row for row in findings_of(walked(path)) if row["code"] == code)
+    text = f"{row['text']} {row['advice']}"
+    assert said in text
+    assert "lost" not in text and "put back" not in text

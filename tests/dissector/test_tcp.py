@@ -356,6 +356,28 @@ def test_a_window_of_zero_is_an_interval(side: int) -> None:
     assert (row[f"{mine}_zero_window_ns"], row[f"{other}_zero_window_ns"]) == (3 * STEP, 0)
 
 
+@pytest.mark.parametrize("lost", ["nothing", "the window of zero", "the window that opened", "bytes and that window"])
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+def test_when_a_window_closed_and_opened_is_known_where_these_packets_are_there(side: int, lost: str) -> None:
+    """The other side asks again and again whether it is open, and sends once it is."""
+    tape = Tape().play(BEGIN)
+    tape.send(1 - side, b"\1\0\1\0\0\0\0\xce")
+    tape.segment(side, window=0)  # packet 13
+    tape.segment(1 - side, seq=tape.next[1 - side] - 1)
+    tape.segment(side, window=0)  # packet 15
+    tape.segment(side, window=1000)  # packet 16
+    tape.send(1 - side, b"\1\0\1\0\0\0\0\xce")
+    tape.segment(side, window=2000)  # packet 18
+    missing = {"nothing": [], "the window of zero": [13], "the window that opened": [16]}.get(lost, [12, 13])
+    tape.packets = [packet for number, packet in enumerate(tape.packets, 1) if number not in missing]
+    (row,) = intervals(tape)
+    assert row["is_partial"] == (lost != "nothing")
+    began, ended = (round((row[f"{end}_ts_ns"] - T0) / STEP) + 1 for end in ("start", "end"))
+    assert (began, ended) == (15 if 13 in missing else 13, 18 if 16 in missing else 16)
+    tables = dissect_packets(tape.packets)
+    assert [each["late_ns"] is None for each in rows(tables["tcp_events"])] == [lost != "nothing"]
+
+
 @pytest.mark.parametrize("scale", [None, 0, 4])
 def test_a_full_window_is_an_interval(scale: int | None) -> None:
     tape = Tape(scale=scale).play(BEGIN)

@@ -88,6 +88,12 @@ class Connection:
         self.anomalies.append(where | {"from_client": from_client, "code": "tcp-gap"})
         return len(self.frames)
 
+    def break_rules(self, from_client: bool, code: str, detail: str) -> int:
+        """An anomaly of a side before the next frame."""
+        at = self.lose(from_client)
+        self.anomalies[-1] |= {"code": code, "detail": detail}
+        return at
+
     def delay(self, frames: int, messages: int = 0) -> None:
         """The last frames come late, for the length of one before them was damaged: they were sent at the beginning."""
         rows = [*self.frames[len(self.frames) - frames :], *self.messages[len(self.messages) - messages :]]

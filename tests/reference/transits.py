@@ -12,9 +12,15 @@ DIRECT = "amq.rabbitmq.reply-to"
 HOUR_NS = 3600 * 10**9
 
 
-def transits(rows: list[Row], window_ns: int = HOUR_NS) -> list[Row]:
-    """One row per delivery, as `messages()` has them; `publish` is its publish, None when that is ambiguous."""
+def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> list[Row]:
+    """One row per delivery, as `messages()` has them; `publish` is its publish, None when that is ambiguous.
+
+    With `homes` a message stays in its virtual host, as far as connections were seen to open one. Another exchange or
+    routing key than it was published with needs a header that says why.
+    """
     contents = messages(rows)
+    opened = {row["connection"]: row["args"]["virtual_host"] for row in rows if row["method"] == "connection.open"}
+    vhosts = opened if homes else {}
     publishes = [message for message in contents if message["kind"] == "publish"]
     found = []
     for delivery in contents:
@@ -23,11 +29,19 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS) -> list[Row]:
         row = {f"deliver_{name}": delivery[name] for name in ("connection", *ENDS)}
         row |= {"matched_by": "ambiguous", "publish": None, "latency_ns": None}
         group = [publish for publish in publishes if 0 <= delivery["ts_ns"] - publish["ts_ns"] <= window_ns]
+        here = vhosts.get(delivery["connection"])
+        group = [
+            each
+            for each in group
+            if None in (here, vhosts.get(each["connection"])) or vhosts[each["connection"]] == here
+        ]
         kinds = [(how, key) for how, key in KEYS.items() if key(delivery)]
         for number, (how, key) in enumerate(kinds):
             likes = [publish for publish in group if key(publish) == key(delivery)]
             if len(likes) == 1:
                 publish = likes[0]
+                if not _may_be(publish, delivery):
+                    break
                 latency_ns = delivery["ts_ns"] - publish["ts_ns"]
                 row |= {"matched_by": how, "publish": publish, "latency_ns": latency_ns}
                 break
@@ -35,6 +49,12 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS) -> list[Row]:
                 group = likes
         found.append(row)
     return found
+
+
+def _may_be(publish: Row, delivery: Row) -> bool:
+    """Whether a delivery is where its publish went, or a header of one of them says why it is not."""
+    moved = any({"x-death", "CC", "BCC"} & {*(message["headers"] or {})} for message in (publish, delivery))
+    return moved or all(publish[name] == delivery[name] for name in ("exchange", "routing_key"))
 
 
 def _trace(message: Row) -> str | None:

@@ -63,6 +63,7 @@ MUST_HAVE = {
     "latency_buckets": "metric grouping bucket low_ns high_ns count",
     "endpoints": "connection_id client server vhost user protocol first_ts_ns last_ts_ns",
     "gaps": "connection_id from_client code bytes frame_no since_ts_ns ts_ns capture packet",
+    "violations": "connection_id from_client code detail frame_no packet ts_ns",
     "tcp_delays": "connection_id from_client kind start_ts_ns end_ts_ns duration_ns bytes packet of_packet",
     "deaths": "connection_id frame_no packet ts_ns message_id queue reason count",
     "tcp_causes": "client connection_id from_client kind delays total_ns bytes explained explained_ns others_ns",

@@ -7,7 +7,6 @@ not, and how many captures it was of; status 1 where there is something.
 from __future__ import annotations
 
 import argparse
-import struct
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -16,20 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from tests.pipelines.analyzed import findings, walked
-from tests.tickets import FOLDER, TICKETS
-
-HEADER, RECORD = 24, 16
-"""Bytes of the header of a pcap, and of the header of a packet."""
-
-
-def records(data: bytes) -> list[tuple[int, int]]:
-    """Return where the packets of a pcap begin and end, with their headers."""
-    found, at = [], HEADER
-    while at < len(data):
-        end = at + RECORD + struct.unpack_from("<I", data, at + 8)[0]
-        found.append((at, end))
-        at = end
-    return found
+from tests.tickets import TICKETS, is_derived, path_of
+from tests.tickets.derived import places
 
 
 def codes(path: Path) -> set[str]:
@@ -39,9 +26,9 @@ def codes(path: Path) -> set[str]:
 
 def made_up(name: str, place: int, whole: set[str] | None = None) -> set[str]:
     """Return what is found in a ticket without one packet, and not in the whole; `cap-*` is not counted."""
-    path = FOLDER / f"{name}.pcap"
+    path = path_of(name)
     data = path.read_bytes()
-    begin, end = records(data)[place]
+    begin, end = list(places(data))[place]
     with tempfile.TemporaryDirectory() as folder:
         less = Path(folder) / path.name
         less.write_bytes(data[:begin] + data[end:])
@@ -51,10 +38,15 @@ def made_up(name: str, place: int, whole: set[str] | None = None) -> set[str]:
 
 def of_ticket(name: str, every: int) -> tuple[str, int, list[tuple[int, set[str]]]]:
     """Return a ticket's name, how many packets were left out, and what was made up without which (from 1 on)."""
-    path = FOLDER / f"{name}.pcap"
-    whole, places = codes(path), range(0, len(records(path.read_bytes())), every)
-    found = [(place + 1, made_up(name, place, whole)) for place in places]
-    return name, len(places), [each for each in found if each[1]]
+    path = path_of(name)
+    whole, taken = codes(path), range(0, len(list(places(path.read_bytes()))), every)
+    found = [(place + 1, made_up(name, place, whole)) for place in taken]
+    return name, len(taken), [each for each in found if each[1]]
+
+
+def recorded() -> list[str]:
+    """Return the tickets whose captures are pcaps of their own."""
+    return [name for name in TICKETS if not is_derived(name) and path_of(name).suffix == ".pcap"]
 
 
 def main(words: Iterable[str]) -> int:
@@ -62,11 +54,11 @@ def main(words: Iterable[str]) -> int:
     assert __doc__
     parser = argparse.ArgumentParser("python -m tests.tickets.missing", description=__doc__.split("\n")[0])
     parser.add_argument("--every", type=int, default=1, metavar="N", help="leave out each Nth packet only")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all tickets")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all that are recorded")
     given = parser.parse_args(list(words))
     captures = wrong = 0
     with ProcessPoolExecutor() as pool:
-        for name, count, found in pool.map(partial(of_ticket, every=given.every), given.names or TICKETS):
+        for name, count, found in pool.map(partial(of_ticket, every=given.every), given.names or recorded()):
             captures += count
             wrong += len(found)
             for packet, made in found:

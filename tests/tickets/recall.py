@@ -1,7 +1,8 @@
 """`python -m tests.tickets.recall`: what each rule finds, and does not, in tickets, their twins and healthy recordings.
 
 It prints the table of docs/recall.md; `--write` writes that page. A ticket counts for a rule if its finding stands
-first; a twin or a healthy recording, if the rule is silent there (a note is silence).
+first, or is among its notes if it is about a note; a near miss, if the rule is silent there (of rules that are more
+than notes, a note is silence), and so does everything else.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from amqpscope.spec import findings as rules
-from tests.dissector.runs import FOLDER as RECORDINGS
 from tests.pipelines.analyzed import HEALTHY, findings, walked
-from tests.tickets import FOLDER, TICKETS
+from tests.tickets import FOLDER, RECORDINGS, TICKETS, path_of
 
 PAGE = FOLDER.parents[1] / "docs" / "recall.md"
 PROVEN = 5
@@ -23,10 +24,12 @@ PROVEN = 5
 HEAD = """# What the rules find
 
 Each rule is held against captures whose cause is known: problems of users reproduced with a real broker and real
-clients (`tests/tickets`), twins that share the symptom but not the cause, and recordings in which nothing is wrong.
+clients (`tests/tickets`), near misses that share the symptom but not the cause, and recordings in which nothing is
+wrong. Some are recordings of `tests/captures`; rules about the capture, and most about the network, have captures that
+are derived from others by what would have happened to them: packets dropped, cut, sent again, held back.
 
-- found: tickets of the rule in which its finding stands first, of all of them.
-- silent in twins: twins of these in which it says nothing; a note is nothing.
+- found: tickets of the rule in which its finding stands first, of all of them; of a note, in which it is there.
+- silent in near misses: those of the rule in which it says nothing; unless it is only a note, a note is nothing.
 - silent elsewhere: all other tickets and healthy recordings in which it says nothing.
 
 A rule with fewer than five tickets is unproven: it has tests, but few captures. The thresholds were tried on these
@@ -36,45 +39,72 @@ captures, so expect less of others. `python -m tests.tickets.recall --write` mak
 """
 
 
+class Said(NamedTuple):
+    """Codes of what is found in a capture, in order: what is more than a note, and notes."""
+
+    above: list[str]
+    notes: list[str]
+
+
 class Line(NamedTuple):
-    """What a rule did: (right, of all) for its tickets, their twins, and all else."""
+    """What a rule did: (right, of all) for its tickets, their near misses, and all else."""
 
     code: str
     found: tuple[int, int]
-    twins: tuple[int, int]
+    near: tuple[int, int]
     elsewhere: tuple[int, int]
 
 
-def judged(said: Mapping[str, list[str]]) -> list[Line]:
+ONLY_NOTES = {rule.code for rule in rules.load() if rule.severity == "note"} - {
+    rule.code for rule in rules.load() if rule.severity != "note"
+}
+"""Rules that never are more than a note."""
+
+
+def own(code: str) -> set[str]:
+    """Return the tickets in which a rule must find something."""
+    return {
+        name for name, each in TICKETS.items() if code in (each["first"], *each.get("notes", ()), *each.get("also", ()))
+    }
+
+
+def near(code: str) -> set[str]:
+    """Return the near misses of a rule."""
+    firing = own(code)
+    twins = {name for name, each in TICKETS.items() if each.get("twin") in firing and code not in ONLY_NOTES}
+    return (twins | {name for name, each in TICKETS.items() if code in each.get("near", ())}) - firing
+
+
+def judged(said: Mapping[str, Said]) -> list[Line]:
     """Return a line for each rule, those with tickets first.
 
     Args:
-        said: codes above notes, in order, by capture: tickets, and healthy recordings by other names.
+        said: what is found, by capture: tickets, and healthy recordings by other names.
     """
     lines = []
     for code in dict.fromkeys(rule.code for rule in rules.load()):
-        own = {name for name, each in TICKETS.items() if each["first"] == code}
-        twins = {name for name, each in TICKETS.items() if each.get("twin") in own} - own
-        others = said.keys() - own - twins
-        lines.append(
-            Line(
-                code,
-                (sum(said[name][:1] == [code] for name in own), len(own)),
-                _silent(code, twins, said),
-                _silent(code, others, said),
-            )
-        )
+        firing, misses = own(code), near(code)
+        right = sum(_is_found(code, name, said[name]) for name in firing)
+        elsewhere = said.keys() - firing - misses
+        if code in ONLY_NOTES:  # true of many captures, and stated of none
+            elsewhere = set()
+        lines.append(Line(code, (right, len(firing)), _silent(code, misses, said), _silent(code, elsewhere, said)))
     return sorted(lines, key=lambda line: -line.found[1])
 
 
-def _silent(code: str, names: Iterable[str], said: Mapping[str, list[str]]) -> tuple[int, int]:
-    are_silent = [code not in said[name] for name in names]
+def _is_found(code: str, name: str, said: Said) -> bool:
+    ticket = TICKETS[name]
+    return said.above[:1] == [code] if ticket["first"] == code else code in (*said.notes, *said.above)
+
+
+def _silent(code: str, names: Iterable[str], said: Mapping[str, Said]) -> tuple[int, int]:
+    are_silent = [code not in said[name].above + (said[name].notes if code in ONLY_NOTES else []) for name in names]
     return sum(are_silent), len(are_silent)
 
 
 def page(lines: Iterable[Line]) -> str:
     """Return the page: a table with a row for each rule."""
-    rows = ["| rule | found | silent in twins | silent elsewhere | |", "|---|---|---|---|---|"]
+    rows = ["| rule | found | silent in near misses | silent elsewhere | |", "|---|---|---|---|---|"]
     for line in lines:
         cells = [f"{right} of {of}" if of else "-" for right, of in line[1:]]
         state = "" if line.found[1] >= PROVEN else "unproven" if line.found[1] else "no ticket"
@@ -82,18 +112,20 @@ def page(lines: Iterable[Line]) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
-def above_notes(path: Path) -> list[str]:
-    """Return the codes of findings that are no notes, in their order."""
+def heard(path: Path) -> Said:
+    """Return what is found in a capture."""
     rows: list[dict[str, Any]] = findings(walked(path))
-    return [row["code"] for row in rows if row["severity"] != "note"]
+    return Said(*([row["code"] for row in rows if (row["severity"] == "note") == note] for note in (False, True)))
 
 
 def main(words: list[str]) -> int:
     """Print the page, or write it."""
     parser = argparse.ArgumentParser(prog="python -m tests.tickets.recall")
     parser.add_argument("--write", action="store_true", help="write docs/recall.md")
-    said = {name: above_notes(FOLDER / f"{name}.pcap") for name in TICKETS}
-    said |= {f"healthy {stem}": above_notes(RECORDINGS / f"{stem}.pcap") for stem in HEALTHY}
+    paths = {name: path_of(name) for name in TICKETS}
+    paths |= {f"healthy {stem}": RECORDINGS / f"{stem}.pcap" for stem in HEALTHY}
+    with ProcessPoolExecutor() as pool:
+        said = dict(zip(paths, pool.map(heard, paths.values(), chunksize=4), strict=True))
     text = page(judged(said))
     if parser.parse_args(words).write:
         PAGE.write_text(text, encoding="utf-8")

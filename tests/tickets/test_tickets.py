@@ -9,8 +9,10 @@ import pytest
 
 from amqpscope.spec import findings as rules
 from tests.pipelines.analyzed import findings, walked
-from tests.tickets import FOLDER, TICKETS
-from tests.tickets.missing import made_up, records
+from tests.tickets import FOLDER, TICKETS, is_derived, path_of, sample
+from tests.tickets.derived import CHANGES, places
+from tests.tickets.missing import made_up, recorded
+from tests.tickets.recall import ONLY_NOTES
 
 
 @cache
@@ -23,25 +25,42 @@ def above_notes(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_capture_is_a_ticket() -> None:
-    assert {path.stem for path in FOLDER.glob("*.pcap")} == TICKETS.keys()
+    assert {path.stem for path in FOLDER.glob("*.pcap")} <= TICKETS.keys()
+    assert all(path_of(name).exists() for name in TICKETS if not is_derived(name))
     assert {each["twin"] for each in TICKETS.values() if "twin" in each} <= TICKETS.keys()
-    assert {each["first"] for each in TICKETS.values()} - {""} <= {rule.code for rule in rules.load()}
+    assert {each["by"][0] for each in TICKETS.values() if "by" in each} <= CHANGES.keys()
+    named = {code for each in TICKETS.values() for key in ("notes", "also", "near") for code in each.get(key, ())}
+    assert (named | {each["first"] for each in TICKETS.values()}) - {""} <= {rule.code for rule in rules.load()}
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", TICKETS)
+@pytest.mark.parametrize("name", sample())
 def test_the_cause_is_first_and_nothing_else_is_claimed(name: str) -> None:
-    rows, ticket = above_notes(FOLDER / f"{name}.pcap"), TICKETS[name]
-    assert [row["code"] for row in rows] == [ticket["first"]] * bool(ticket["first"])
+    """Of a sample; `tests.tickets.recall` counts all."""
+    path, ticket = path_of(name), TICKETS[name]
+    rows = above_notes(path)
+    assert [row["code"] for row in rows][:1] == [ticket["first"]] * bool(ticket["first"])
+    assert {row["code"] for row in rows} - {ticket["first"]} == {*ticket.get("also", ())} - {ticket["first"]}
+    notes = {row["code"] for row in found(path)} - {row["code"] for row in rows}
+    assert notes >= {*ticket.get("notes", ())}
+    assert not [code for code in ticket.get("near", ()) if code in notes and code in ONLY_NOTES]
     assert all(word in rows[0]["text"] for word in ticket.get("words", ())), rows[0]["text"]
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", list(TICKETS)[::3])
+PATHS_CALLED_DEAD = {"cut_when_idle_bunny"}
+"""Without the last acknowledgement before a silence the path is called dead, though nothing was sent again."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in PATHS_CALLED_DEAD else [])
+        for name in [name for name in recorded() if name in sample()][::4]
+    ],
+)
 def test_a_missing_packet_makes_nothing_up(name: str) -> None:
-    """One packet of each third ticket; `tests.tickets.missing` leaves out all of all."""
-    path = FOLDER / f"{name}.pcap"
-    place = crc32(name.encode()) % len(records(path.read_bytes()))
+    """One packet of some tickets; `tests.tickets.missing` leaves out all of all."""
+    path = path_of(name)
+    place = crc32(name.encode()) % len(list(places(path.read_bytes())))
     assert made_up(name, place, {row["code"] for row in found(path)}) == set()
 
 

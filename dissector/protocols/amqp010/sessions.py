@@ -195,7 +195,8 @@ def number(
             channels[row, Channel.EPOCH] += 1
         current = channels[row, Channel.SESSION]
         is_free = current < 0 or sessions[current, Session.USED] == NAMELESS or channels[row, Channel.LEAVING] == 1
-        if role == ATTACHED or (role == ATTACH and is_free):
+        is_other = role == DETACH and named[i] >= 0 and named[i] != current and lacks_ids(sessions, current)
+        if role == ATTACHED or (role == ATTACH and is_free) or is_other:
             attach(channels, sessions, row, named[i])
         session = channels[row, Channel.SESSION]
         frames[Frame.EPOCH, i] = channels[row, Channel.EPOCH]
@@ -224,6 +225,15 @@ def number(
             channels[row, Channel.LEAVING] = 1
         elif role == DETACHED and named[i] == session:
             attach(channels, sessions, row, -1)
+
+
+@kernel
+def lacks_ids(sessions: Array, session: int) -> bool:
+    """Return whether ids of a session are unknown, as after a gap, in which its channel may have got another one."""
+    if session < 0 or sessions[session, Session.USED] == NAMELESS:
+        return False
+    are_unknown: bool = sessions[session, Session.CLIENT_NEXT] < 0 or sessions[session, Session.SERVER_NEXT] < 0
+    return are_unknown
 
 
 @kernel

@@ -11,7 +11,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.amqp091.confirms.numbering import derive
-from amqpscope.pipelines.amqp091.confirms.numbering_rows import ALL_EPOCHS, entries, fold
+from amqpscope.pipelines.amqp091.confirms.numbering_rows import ALL_EPOCHS, entries, fold, widened
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     BASE,
     CLIENT_CLOSES_ALL,
@@ -63,6 +63,8 @@ class Noted:
         self._gap = 0
         self._lost = 0
         self._silence = -1
+        self._pending = 0
+        """The last gaps behind which the client has sent nothing yet."""
 
     def add(self, matrix: Any, unsure: Any, given: Any = None) -> None:
         """Note events (see `entries`)."""
@@ -76,6 +78,11 @@ class Noted:
             rows[:, TURN.LOST] += self._lost
             self._set_epochs(rows)
             self._append(rows)
+        if found.begins >= 0:
+            last = slice(self._gap + 1 - self._pending, self._gap + 1)
+            self._missing[last] = widened(self._missing[last], found.begins == 1)
+            self._pending = 0
+        self._pending += found.pending
         self._gap_ts = grown(self._gap_ts, self._gap + 1 + len(found.gap_ts))
         self._gap_ts[self._gap + 1 : self._gap + 1 + len(found.gap_ts)] = found.gap_ts
         self._missing = grown(self._missing, self._gap + 1 + len(found.gap_ts))
@@ -179,7 +186,7 @@ class Noted:
             "epochs": np.array(list(self._epochs), np.int64),
             "gap_ts": self._gap_ts[: self._gap + 1],
             "missing": self._missing[: self._gap + 1],
-            "last": [self._lost, self._silence],
+            "last": [self._lost, self._silence, self._pending],
         }
 
     def put_back(self, parts: Mapping[str, Any]) -> None:
@@ -188,7 +195,7 @@ class Noted:
         self._gap = len(self._gap_ts) - 1
         self._append(parts["rows"])
         self._epochs = {key: number for number, key in enumerate(parts["epochs"].tolist())}
-        self._lost, self._silence = parts["last"]
+        self._lost, self._silence, self._pending = parts["last"]
 
 
 def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[Any, Any, Any]:

@@ -14,6 +14,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     BASE,
+    BEHIND,
     CLIENT_CLOSE,
     CLIENT_CLOSES_ALL,
     CONFIRM,
@@ -51,7 +52,9 @@ class Entries(NamedTuple):
     gaps: Any  # positions of gaps in what the client sent
     lost: Any  # of gaps in what the broker sent
     gap_ts: Any  # time of each of the former
-    missing: Any  # and its bytes, -1 for unknown
+    missing: Any  # and its bytes, and BEHIND where a content without its method follows; -1 for unknown
+    pending: int  # the last gaps of the client behind which it has sent nothing yet
+    begins: int  # what it sent first here: 1 for the content of a publish, 0 for else, -1 for nothing
 
 
 def is_publish(matrix: Any) -> Any:
@@ -74,14 +77,24 @@ def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Ent
     call(note, compiled, matrix, unsure, _NOTHING if given is None else given, at, rows, missing, counts)
     noted, gaps, lost = counts
     places = missing[CLIENT, :gaps].copy()
+    lacking = np.where(matrix[places, EV.WHAT] == _GAP, matrix[places, EV.NUMBER], -1)
+    sent = np.flatnonzero((matrix[:, EV.SOURCE] == FRAMES) & (matrix[:, EV.FROM_CLIENT] == CLIENT))
+    # A frame without a method is one of a content, or (channel 0) a heartbeat.
+    is_content = (matrix[sent, EV.WHAT] == 0) & (matrix[sent, EV.CHANNEL] > 0)
+    follows = np.searchsorted(sent, places)
+    there = follows < len(sent)
+    after = follows[there]
+    same = matrix[sent[after], EV.CONNECTION] == matrix[places[there], EV.CONNECTION]
+    lacking[there] = widened(lacking[there], same & is_content[after])
     return Entries(
-        rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS], _bytes(matrix, places)
-    )
+        rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS], lacking,
+        int(np.count_nonzero(~there)), int(is_content[0]) if len(sent) else -1,
+    )  # fmt: skip
 
 
-def _bytes(matrix: Any, gaps: Any) -> Any:
-    """Return how many bytes are missing (int64) in gaps at these positions; -1 where that is not known."""
-    return np.where(matrix[gaps, EV.WHAT] == _GAP, matrix[gaps, EV.NUMBER], -1)
+def widened(missing: Any, is_content: Any) -> Any:
+    """Return bytes of gaps (int64, -1 for unknown), with BEHIND where a content without its method follows (bool)."""
+    return np.where(is_content & (missing >= 0), missing + BEHIND, missing)
 
 
 @kernel

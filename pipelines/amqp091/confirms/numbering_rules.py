@@ -18,7 +18,8 @@ client sent, and only grows; from one gap to the next is a segment. These rules 
   confirms of what was sent in the gap included, with none missing in between; and so must `AGAIN` publishes after the
   gap, again with three quick rounds in four.
 - A gap has room for so many publishes (`room_for`). Where `ahead` was certain before it, and the bound shows as many
-  more as it has room for, it is proven; where there is room for none, `ahead` goes on.
+  more as it has room for, it is proven; where there is room for none, `ahead` goes on. Where a content without a
+  method follows, the gap holds its method, and room for more of others (`BEHIND`).
 
 Order is judged by the time of a publish's first byte, not by the order of frames alone: what a client sends after a gap
 is read late, when it is certain that the gap will not be filled, and answers are read before it.
@@ -44,6 +45,8 @@ SHORTEST = 39
 RAGGED = 54
 """Bytes that more fit where a gap cuts frames: of the first publish all but its method's last byte, of the last all
 but its method's first (whose header lies behind the gap)."""
+BEHIND = 22
+"""Bytes of the shortest header: so many more fit where the content of the last publish lies behind the gap."""
 ANY = 1 << 40
 """Room where nobody knows how much is missing; sums of it do not overflow."""
 

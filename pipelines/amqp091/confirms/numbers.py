@@ -36,7 +36,7 @@ from amqpscope.pipelines.model.walk import Needs
 COUNTER = "x-dotnet-pub-seq-no"
 """The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a growing number
 belong to applications."""
-VERSION = 3
+VERSION = 4
 
 _BY = pa.array(["", "counted", "proven"])
 _HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'

@@ -14,7 +14,7 @@ from amqpscope.pipelines.amqp091.settlements.consumers import CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, PLAIN, TX
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import outstanding as lg
-from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS
+from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, what
 from amqpscope.pipelines.model.stopped import ST
 from amqpscope.pipelines.model.store import declare
@@ -85,9 +85,7 @@ def notice_gaps(account: int, book: Book, own: Own) -> None:
     ends = own[0][3]
     seen = ends[account, CHAN.GAPS]
     if seen != conn[CONN.CLIENT_GAPS]:
-        first, last = 2 * seen + CLIENT, 2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT
-        close_windows(account, -1, gaps[first, GAP_TS], 0, own)
-        unsure_windows(account, gaps[last, GAP_FRAME] - 1, gaps[first, GAP_TS], own)
+        unsure_windows(account, gaps[2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT, GAP_FRAME] - 1, -1, own)
         note_missed_select(account, own[1])
         ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
 
@@ -112,7 +110,7 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
 
 @called
 def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
-    """Note that deliveries up to a frame may have been settled in a gap."""
+    """Note that deliveries up to a frame may have been settled, none before `ts`; -1: in a gap, before as well."""
     consumers, _, prefetch = own
     pf.unsure(prefetch, pf.of_channel(account), frame, ts)
     each = consumers[3][account, CHAN.CONSUMER]

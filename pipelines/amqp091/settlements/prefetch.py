@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
     START: int  # id of its first event
     END: int  # id of its last event; -1: none, or not seen
-    END_TS: int  # when it ended, or until when it certainly went on
+    END_TS: int  # when it ended, or until when it certainly went on; -1: unknown
     SEEN: int  # whether its end was seen
     PROVEN: int
     WHOLE: int  # 1: of a whole channel, 0: of a consumer
@@ -98,7 +98,7 @@ def of_consumer(consumer: int) -> int:
 
 @called
 def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
-    """Note that acknowledgements may be lost before a frame: how a wait goes on is unknown then."""
+    """Note that acknowledgements may be lost before a frame: a wait went on until `ts`; -1: if there was one."""
     windows, _, _ = prefetch
     closed(prefetch, window, -1, ts, 0)
     windows[window, WIN.COUNT] = 0

@@ -352,7 +352,7 @@ def end_channel(account: int, book: Book, own: Own) -> None:
     consumers, _, _ = own
     notice_gaps(account, book, own)
     if cn.is_missing(conn, CLIENT):
-        unsure_windows(account, conn[CONN.LAST_FRAME], conn[CONN.LAST_TS], own)
+        unsure_windows(account, conn[CONN.LAST_FRAME], -1, own)
     seen = 1 if conn[CONN.CLOSED] == 1 else 0
     ts = conn[CONN.SILENCE_TS] if conn[CONN.HAS_ROW] == 1 else conn[CONN.LAST_TS]
     close_windows(account, -1, ts, seen, own)

@@ -45,7 +45,8 @@ from tests.dissector.runs import Row, rows
 Key = tuple[Any, ...]
 WHOLE = "whole"
 APART_NS = 2 * HOUR_NS
-"""Time between runs: what one lacks is in no window of another one's deliveries."""
+"""Time between the beginnings of runs: what one lacks is in no window of another one's deliveries."""
+SECOND_NS = 1_000_000_000
 CENSORED = ("capture-end", "gap", "evicted")
 KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
 
@@ -172,7 +173,7 @@ def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: Iterable[int
 
 
 def own(
-    tables: dict[str, pa.Table], packets: list[Packet], number: int, ids: dict[int, int]
+    tables: dict[str, pa.Table], packets: list[Packet], number: int, later_ns: int, ids: dict[int, int]
 ) -> Iterator[tuple[str, pa.Table]]:
     """The tables of a run with a capture, connections, messages and streams, and at a time, that no other run has."""
     changed = {
@@ -195,9 +196,9 @@ def own(
                 values = [changed[column.name](value) for value in table[column.name].to_pylist()]
                 mine = mine.set_column(at, column, pa.array(values, column.type))
             elif column.name.endswith("ts_ns"):
-                mine = mine.set_column(at, column, pc.add(table[column.name], number * APART_NS))
+                mine = mine.set_column(at, column, pc.add(table[column.name], later_ns))
             elif column.name == "chunk_timestamp":
-                mine = mine.set_column(at, column, pc.add(table[column.name], number * APART_NS // 1_000_000))
+                mine = mine.set_column(at, column, pc.add(table[column.name], later_ns // 1_000_000))
         yield name, mine
 
 
@@ -210,11 +211,15 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
     """
     parts: dict[str, list[pa.Table]] = defaultdict(list)
     owners: dict[int, tuple[int, Run, int]] = {}
+    began_ns = 0
     for number, run in enumerate(runs, 1):
+        first_ns = run.recording.capture.packets[0].ts_ns
+        began_ns = began_ns or first_ns
+        later_ns = (number * APART_NS + began_ns - first_ns) // SECOND_NS * SECOND_NS
         mine = sorted(set(run.tables["connections"]["connection_id"].to_pylist()))
         ids = {identity: 1_000_000 * number + k for k, identity in enumerate(mine)}
-        owners |= {ids[identity]: (number, run, identity) for identity in mine}
-        for name, table in own(run.tables, run.packets, number, ids):
+        owners |= {ids[identity]: (later_ns, run, identity) for identity in mine}
+        for name, table in own(run.tables, run.packets, number, later_ns, ids):
             parts[name].append(table)
         run.tables = {}
     for name, found in parts.items():
@@ -226,9 +231,9 @@ def analyzed(runs: Iterable[Run], folder: Path) -> dict[str, list[tuple[Run, Row
         result[name] = []
         columns = ("publish_connection_id", "deliver_connection_id") if name == "transits" else ("connection_id",)
         for row in pq.read_table(folder / "statistics" / name).to_pylist():
-            number, run, _ = owners[row[columns[-1]]]
+            later_ns, run, _ = owners[row[columns[-1]]]
             row |= {column: row[column] and owners[row[column]][2] for column in columns}
-            row |= {name: value and value - number * APART_NS for name, value in row.items() if name.endswith("ts_ns")}
+            row |= {name: value and value - later_ns for name, value in row.items() if name.endswith("ts_ns")}
             result[name].append((run, row))
     return result
 

@@ -89,12 +89,14 @@ def orders_aio_pika(stage: Stage) -> None:
     stage.golden["counts"] = {"connections": 2, "basic.publish": 8}
 
 
-async def aio_connection(stage: Stage, client: str) -> tuple[Any, Ledger]:
+async def aio_connection(stage: Stage, client: str, vhost: str = "", **options: Any) -> tuple[Any, Ledger]:
     """A connection of aio-pika with its book."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         local = probe.getsockname()
-    connection = aio_pika.Connection(URL(f"amqp://guest:guest@127.0.0.1:{PORT}/?heartbeat=0&name={client}"))
+    connection = aio_pika.Connection(
+        URL(f"amqp://guest:guest@127.0.0.1:{PORT}/{vhost}?heartbeat=0&name={client}"), **options
+    )
     connection.kwargs["local_addr"] = local  # handed on to asyncio; the port in use cannot be asked for
     await connection.connect()
     stage.address(client, local, ("127.0.0.1", PORT))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
+from typing import Any
 
+import aio_pika
 import pamqp.heartbeat
 from pamqp import commands
 
 from tests.captures.record import scripted
 from tests.captures.record.peer import Peer
 from tests.captures.record.scenario import Stage, scenario
+from tests.captures.record.theme_basics import pika_connection
+from tests.captures.record.theme_contents import aio_connection
 
 HEARTBEAT = pamqp.heartbeat.Heartbeat().marshal()
 
@@ -89,6 +94,82 @@ def channel_flow_by_client(stage: Stage) -> None:
         peer.socket.close()
     stage.keep("rpcs")
     stage.golden["counts"] = {"channel.flow": 2, "channel.flow-ok": 1, "connection.close": 1}
+
+
+@scenario(
+    "channel.flow that the broker does not do (540), behind which the client closed at once: one channel, two, work"
+)
+def flow_and_close(stage: Stage) -> None:
+    stage.backstage.call(1, commands.Queue.Declare(queue="flow"))
+    refusals = 0
+    with stage.sniff():
+        for client, channels, publishes in (("one", (1,), 0), ("two", (1, 2), 0), ("working", (1,), 2)):
+            peer = stage.login(client, channels=channels)
+            for number in channels:
+                peer.queue(number, commands.Channel.Flow(False))
+            for number in range(publishes):
+                peer.publish(1, "", "flow", b"goes on %d" % number)
+            peer.send(0, commands.Connection.Close(200, "bye", 0, 0))
+            assert peer.wait(0, "connection.close").reply_code == 540
+            refusals += 1
+            peer.send(0, commands.Connection.CloseOk())
+            with contextlib.suppress(ConnectionError):
+                peer.drain(1)
+            peer.socket.close()
+    stage.golden["counts"] = {
+        "connections": 3,
+        "channel.flow": 4,
+        "channel.flow-ok": 0,
+        "connection.close": 3 + refusals,
+    }
+
+
+@scenario("memory runs low, and two of three producers (pika, aio-pika) lack the capability connection.blocked")
+def blocked_untold(stage: Stage) -> None:
+    stage.backstage.call(1, commands.Queue.Declare(queue="untold"))
+    few = {"publisher_confirms": True, "basic.nack": True, "connection.blocked": False}
+    with stage.sniff():
+        told = stage.login("told")
+        told.call(1, commands.Confirm.Select())
+        properties = {"connection_name": "pika", "capabilities": few}
+        plain, _ = pika_connection(stage, "pika", client_properties=properties)
+        channel = plain.channel()
+        channel.confirm_delivery()
+        asyncio.run(_untold(stage, told, channel, few))
+        plain.close()
+        told.logout()
+    stage.golden["counts"] = {"connections": 3, "connection.blocked": 1, "connection.unblocked": 1, "basic.publish": 24}
+
+
+async def _untold(stage: Stage, told: Peer, channel: Any, few: dict[str, bool]) -> None:
+    """Publish with all three, before memory runs low and then; the last ones wait for 1.5 s."""
+    modern, _ = await aio_connection(
+        stage, "aio-pika", client_properties={"connection_name": "aio-pika", "capabilities": few}
+    )
+    outgoing = await modern.channel(publisher_confirms=True)
+    loop = asyncio.get_running_loop()
+
+    async def round_of(number: int) -> None:
+        for part in range(4):
+            told.publish(1, "", "untold", b"told %d.%d" % (number, part))
+            told.flush()
+            message = aio_pika.Message(b"modern %d.%d" % (number, part))
+            waits = outgoing.default_exchange.publish(message, "untold")
+            blocking = loop.run_in_executor(None, channel.basic_publish, "", "untold", b"plain %d.%d" % (number, part))
+            await asyncio.gather(waits, blocking)
+
+    await round_of(1)
+    await loop.run_in_executor(None, stage.broker.control, "set_vm_memory_high_watermark", "0.0000001")
+    relief = loop.run_in_executor(None, _relieve, stage)
+    await round_of(2)
+    await relief
+    await loop.run_in_executor(None, told.wait, 0, "connection.unblocked")
+    await modern.close()
+
+
+def _relieve(stage: Stage) -> None:
+    time.sleep(1.5)
+    stage.broker.control("set_vm_memory_high_watermark", "0.4")
 
 
 @scenario("heartbeat=1: a client that keeps it for four seconds, and one that stays silent and is thrown out")

@@ -426,3 +426,41 @@ def stream_lag(stage: Stage) -> None:
         reader.close()
         writer.close()
     stage.golden["lag"] = {"stored": 62, "dropped": [1], "chunks": chunks}
+
+
+@scenario("rstream: a slow consumer with a credit of 1 behind 120 records; a named and a nameless producer repeat ids")
+def stream_behind(stage: Stage) -> None:
+    ready(stage)
+    login: dict[str, Any] = {"host": "127.0.0.1", "port": STREAM_PORT, "username": "guest", "password": "guest"}
+
+    async def play() -> None:
+        async with rstream.Producer(**login) as producer:
+            await producer.create_stream("behind")
+            for begin in range(0, 120, 10):
+                await producer.send_batch("behind", [b"record %d" % n for n in range(begin, begin + 10)])
+                await asyncio.sleep(0.02)
+            repeated = [rstream.RawMessage(b"again %d" % k, publishing_id=n) for k, n in enumerate((1001, 1001, 1002))]
+            await producer.send_batch("behind", repeated)  # nameless: all are kept
+            await asyncio.sleep(0.3)
+        async with rstream.Producer(**login) as producer:
+            repeated = [rstream.RawMessage(b"named %d" % k, publishing_id=n) for k, n in enumerate((1, 1, 2))]
+            await producer.send_batch("behind", repeated, "shop")
+            await asyncio.sleep(0.3)
+        seen: set[int] = set()
+        enough = asyncio.Event()
+
+        async def on_message(message: bytes, context: Any) -> None:
+            seen.add(context.offset)
+            await asyncio.sleep(0.002)
+            if len(seen) == 125:
+                enough.set()
+
+        first = rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST, None)
+        async with rstream.Consumer(**login) as consumer:
+            await consumer.subscribe("behind", on_message, decoder=bytes, initial_credit=1, offset_specification=first)
+            await asyncio.wait_for(enough.wait(), 20)
+        assert len(seen) == 125, len(seen)
+
+    with stage.sniff(ports=(STREAM_PORT,)), watched(stage):
+        asyncio.run(play())
+    stage.golden["lag"] = {"stored": 125, "dropped": [1]}

@@ -189,6 +189,18 @@ def test_an_attach_after_a_detach_is_of_another_session() -> None:
     assert ids((CLIENT, SYNC), leave, attach, (CLIENT, SYNC)) == [("s", 0), ("t", 0)]
 
 
+def test_a_detach_names_the_session_that_a_gap_attached() -> None:
+    """What lies between is taken for the session before the gap, as nothing says that it is another one."""
+    leave, attach = detaching(b"s"), w.attaching(b"t")
+    before, missing, behind = [*BEGIN, (CLIENT, SYNC)], [*leave, *attach], [(CLIENT, SYNC), *detaching(b"t")]
+    tape = Tape()
+    lengths = [len(tape.play(turns).packets) for turns in (before, missing, behind)]
+    tables = dissect_packets(tape.packets[: lengths[0]] + tape.packets[lengths[1] :])
+    found = [(row["method"], row["session"]) for row in frames(tables, 12)][-4:]
+    assert [name for name, _ in found] == ["execution.sync", "execution.sync", "session.detach", "session.detached"]
+    assert [session for _, session in found[2:]] == ["t", "t"]
+
+
 def test_sessions_that_are_detached_are_forgotten() -> None:
     """One connection may attach any number of them; what is remembered is the one that is attached."""
     dissector = Dissector(Options(), compiled=False)

@@ -442,6 +442,7 @@ def with_some_windows() -> tuple[dict[str, pa.Table], Connection, Connection]:
         place | done | {"kind": "full", "from_client": True},  # a window that is used up is no window of nothing
         place | done | {"kind": "zero", "from_client": True, "start_ts_ns": 35 * TICK},  # the clock stepped back
         place | {"kind": "zero", "from_client": True, "start_ts_ns": 95 * TICK},
+        place | done | {"kind": "zero", "from_client": True, "start_ts_ns": 12 * TICK, "is_partial": True},
     ]
     return arrow([other, c]) | {"tcp_windows": arrow_table("tcp_windows", windows)}, c, other
 
@@ -455,6 +456,7 @@ def test_windows_of_zero():
         in_order(checked(ZeroWindows, tables)),
         [
             one | done | {"side": "client", "start_ts_ns": 10 * TICK, "duration_ns": 15 * TICK},
+            one | done | {"start_ts_ns": 12 * TICK, "duration_ns": None, "evidence": "possible"},
             one | {"side": "server", "end_ts_ns": None, "end_packet": None, "duration_ns": 60 * TICK},
             one | done | {"side": "client", "duration_ns": None},
             one | {"start_ts_ns": 95 * TICK, "end_ts_ns": None, "duration_ns": 0},
@@ -474,6 +476,7 @@ def test_windows_are_lists_of_their_connections():
         ("full", 10),
         ("zero", 35),
         ("zero", 95),
+        ("zero", 12),
     ]
     names = [field.name for field in schema("tcp_windows")][1:]
     assert [field.name for field in found["windows"].type.value_type.fields] == names

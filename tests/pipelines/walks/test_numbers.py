@@ -439,13 +439,51 @@ def steady_window_after_a_gap() -> tuple[Connection, Wanted]:
     ]
 
 
+def content_behind_a_gap() -> tuple[Connection, Wanted]:
+    """The method of a publish is lost, its content is not; something of the broker is read between."""
+    c = Begun()
+    for number in (1, 2, 3):
+        c.publish(number)
+        c.ack(number)
+    c.lose(from_client=True)
+    c.anomalies[-1]["detail"] = "19 bytes not captured"
+    c.frame(False)
+    c.frame(True, frame_type="header")
+    c.frame(True)
+    c.ack(4)
+    for number in (5, 6):
+        c.send()
+        c.ack(number)
+    return c, [*((n, "counted", 1) for n in (1, 2, 3)), *((n, "proven", 1) for n in (5, 6))]
+
+
+def content_behind_a_gap_with_others_under_way() -> tuple[Connection, Wanted]:
+    """As it is before, but one publish is always unconfirmed: nothing shows that one is missing."""
+    c = Begun()
+    c.publish(1)
+    c.publish(2)
+    c.ack(1)
+    c.publish(3)
+    c.ack(2)
+    c.lose(from_client=True)
+    c.anomalies[-1]["detail"] = "19 bytes not captured"
+    c.frame(False)
+    c.frame(True, frame_type="header")
+    c.frame(True)
+    c.ack(3)
+    for number in (5, 6):
+        c.send()
+        c.ack(number - 1)
+    return c, [(1, "counted", 4), (2, "counted", 5), (3, "counted", 5), UNKNOWN, UNKNOWN]
+
+
 BY_HAND = (
     waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, stalls_while_one_is_under_way,
     others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_gaps, no_answers,
     select_is_lost, counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client,
     counted_by_another, read_behind_their_answers, numbers_that_cannot_be, across_buckets, still_waits_for_each,
     waits_for_each_after_several_gaps, confirms_of_lost_publishes_are_not_all_there, waits_for_each_no_longer,
-    goes_like_a_clock, steady_window_after_a_gap,
+    goes_like_a_clock, steady_window_after_a_gap, content_behind_a_gap, content_behind_a_gap_with_others_under_way,
 )  # fmt: skip
 
 

@@ -746,6 +746,20 @@ def test_after_a_gap_there_is_no_balance():
     same_in_every_manner(tables_of(talk, alone), StreamCredit)
 
 
+def test_without_the_first_credit_there_is_no_balance():
+    """The end of the subscribe is cut off: what is granted later is not all."""
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=None)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.frame(True, "credit", subscription_id=3, credit=1)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.frame(True, "subscribe", correlation_id=2, subscription_id=4, stream="s", credit=None)
+    talk.frame(True, "credit", subscription_id=4, credit=1)
+    found, waits = credit(tables_of(talk))
+    assert [row["balance"] for row in found] == [None] * len(found)
+    assert waits == []
+
+
 def test_a_subscription_begins_for_the_client_when_it_asks_and_for_the_server_when_it_answers():
     talk = Talk(1)
     talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=2)

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 from tests.captures.record.scenario import House
@@ -16,7 +17,7 @@ def main(names: list[str]) -> int:
     """Records.
 
     Returns:
-        0, or 2 when a name is not known.
+        0, 1 when a scenario failed (the others are recorded), or 2 when a name is not known.
     """
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name.startswith("theme_"):
@@ -30,16 +31,23 @@ def main(names: list[str]) -> int:
         return subprocess.run(["unshare", "--net", *again], check=False).returncode
     names.remove("--inside")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    house = House()
+    house, failed = House(), []
     try:
         for name in names or sorted(TICKETS):
             stage = Ticket(house, name)
-            TICKETS[name](stage)
-            stage.write()
-            print(f"{name}: {stage.path.stat().st_size} bytes", flush=True)
+            try:
+                TICKETS[name](stage)
+            except Exception:
+                failed.append(name)
+                traceback.print_exc()
+            else:
+                print(f"{name}: {stage.path.stat().st_size} bytes", flush=True)
+            finally:
+                stage.write()
     finally:
         house.close()
-    return 0
+    print(f"failed: {', '.join(failed)}" if failed else "all recorded", file=sys.stderr)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -375,6 +375,7 @@ class Balancer:
 
     def close(self) -> None:
         """Takes no more connections."""
+        self._listener.shutdown(socket.SHUT_RDWR)  # else its thread holds the address
         self._listener.close()
 
 
