@@ -88,6 +88,15 @@ def test_silence_is_no_praise(stem: str, reason: str) -> None:
         assert "clear" not in {row["state"] for code, row in rows.items() if not code.startswith("cap-")}
 
 
+def test_tls_to_a_port_without_tls_hides_nothing() -> None:
+    """The hello is all that was sent."""
+    found_rules = statistics("failed_handshakes")["rules"].to_pylist()
+    ends = statistics("failed_handshakes")["endpoints"]["handshake_outcome"].to_pylist()
+    assert "tls-on-plain-port" in ends
+    assert "cap-encrypted" not in {row["code"] for row in found("failed_handshakes")}
+    assert not [row for row in found_rules if "encrypted" in (row["reason"] or "")]
+
+
 def test_four_refusals_of_several_causes_are_several_findings() -> None:
     texts = [row["text"] for row in found("refused_opens") if row["code"] == "cnx-refused"]
     assert len(texts) == len(set(texts)) > 1
