@@ -69,6 +69,8 @@ class Direction:
 
     pending: bytearray = field(default_factory=bytearray)
     first: tuple[int, int] = 0, 0
+    end: int = 0
+    """Sequence number behind the last byte; 0: there was none."""
 
 
 @dataclass
@@ -137,8 +139,11 @@ def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
             row["packets"] += 1
             row["bytes"] += len(tcp.data)
             row["last_packet"], row["last_ts_ns"] = number, ts_ns
-            if tcp.data:
-                yield from _frames(connection, key in connections, tcp.data, number, ts_ns)
+            direction = connection.directions[key in connections]
+            again = (direction.end or tcp.seq) - tcp.seq  # bytes that are sent once more
+            if len(tcp.data) > again:
+                direction.end = tcp.seq + len(tcp.data)
+                yield from _frames(connection, key in connections, tcp.data[again:], number, ts_ns)
 
 
 def packets(path: Path | str) -> Iterator[tuple[int, int, bytes]]:
