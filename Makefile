@@ -14,7 +14,7 @@ COLLECTED := $(VENV)/.collected
 # Tests start the program many times: its modules are compiled once.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: readme demo test test-interpreted test-spark test-compiled test-sparks sparks test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
+.PHONY: readme demo test test-all test-interpreted test-spark test-compiled test-sparks sparks test-wheel trial wheel wheels one-more-wheel kernels fuzz lint bench reference docs release clean help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ $(COLLECTED): | $(BIN)/.ready
 
 test: $(BIN)/.ready $(COLLECTED)  ## run the tests: interpreted ones while kernels compile, those with Spark beside compiled ones
 	@$(MAKE) --no-print-directory -j3 test-interpreted test-spark test-compiled
+
+test-all: export AMQPSCOPE_THOROUGH = 1
+test-all: test  ## run them with all cases and many random examples, and those that take long
 
 # Huge pages, which numpy asks for, are cleared as a whole, and most tests use little of them.
 test-interpreted test-spark test-compiled: export NUMPY_MADVISE_HUGEPAGE = 0
@@ -122,7 +125,7 @@ readme: $(BIN)/.ready  ## run the commands of README as they are written, and co
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"
 	$(MAKE) reference
-	$(MAKE) lint test test-wheel docs
+	$(MAKE) lint test-all test-wheel docs
 	$(BIN)/python -m tools.release "$(VERSION)" --finish
 	@echo "Committed and tagged v$(VERSION), built in dist/ and build/site/. Next: git push --follow-tags"
 

@@ -43,22 +43,24 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
     Raises:
         RuleError: the SQL of a rule is wrong; one line with its code and what is wrong.
     """
-    rules = load() if rules is None else rules
+    are_ours = rules is None
+    rules, empty = (load(), empty) if rules is None else (rules, ())  # what users write is run, so that it is checked
     blind, lossy = _blindness(select)
     found: list[tuple[Any, dict[str, Any]]] = []
     states: dict[str, dict[str, Any]] = {}
     reason: str | None
     can_apply: dict[str, bool] = {"": True}
     for place, rule in enumerate(rules):
-        rows = [] if not needed_by(rule.source).isdisjoint(empty) else _run(select, rule, rule.sql)
-        rows = [row for row in rows if row.get("count")]
+        applies = _applies(select, rule, empty, can_apply)
+        can_fire = (applies or not are_ours) and needed_by(rule.source).isdisjoint(empty)
+        rows = [row for row in _run(select, rule, rule.sql) if row.get("count")] if can_fire else []
         if rows:
             rows.sort(key=_weight)
             made = [_finding(rule, row) for row in rows[:MOST_ALIKE]]
             found += [(_order(rule, each["severity"], place), each) for each in made]
             more = len(rows) - MOST_ALIKE
             state, reason = FIRES, f"{more} more" if more > 0 else None
-        elif not _applies(select, rule, empty, can_apply):
+        elif not applies:
             reason = blind if rule.party != "capture" else None
             state = NOT_MEASURABLE if reason else NOT_APPLICABLE
             reason = reason or "nothing of this kind in the capture"

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, settings
 from amqpscope.dissector.kernels import kernel
 from tests import oracles
 from tests.garbage import free
+from tests.thorough import THOROUGH, examples, left
 
 settings.register_profile(
     "default",
     derandomize="CI" in os.environ,
     deadline=None,
-    max_examples=int(os.environ.get("AMQPSCOPE_EXAMPLES", "30")),
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("default")
@@ -33,14 +34,18 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of JVMs that run for seconds: no optimizing compiler, and none that collects garbage in parallel."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what shows by its parameters and fixtures that it runs compiled kernels, or Spark."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what shows by its parameters and fixtures that it runs compiled kernels, or Spark; pick what a run holds."""
     for item in items:
         if isinstance(item, pytest.Function):
             if hasattr(item, "callspec") and item.callspec.params.get("compiled") is True:
                 item.add_marker("compiled")
             if "spark" in item.fixturenames:
                 item.add_marker("spark")
+    if not THOROUGH and not any("::" in each for each in config.args):  # who names a test wants it
+        later = left(items)
+        config.hook.pytest_deselected(items=list(later))
+        items[:] = [item for item in items if item not in later]
 
 
 def pytest_collection_finish() -> None:

@@ -16,6 +16,7 @@ NOTEBOOKS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", NOTEBOOKS)
 def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # what it writes

@@ -27,4 +27,5 @@ def listed(events: Events, at: Any, column: str, kept: Sequence[str]) -> tuple[p
         return None
     connections = events.take(CONNECTIONS, at, ("connection_id", *kept, column)).combine_chunks()
     lists = connections[column].combine_chunks()
-    return pa.Table.from_struct_array(pc.list_flatten(lists)), connections.take(pc.list_parent_indices(lists))
+    parents = connections.drop_columns(column)  # a list is not repeated for each of its rows
+    return pa.Table.from_struct_array(pc.list_flatten(lists)), parents.take(pc.list_parent_indices(lists))

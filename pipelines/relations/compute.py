@@ -174,8 +174,7 @@ def _computed(
             for batch in reader:
                 yield name, declared(name, pa.Table.from_batches([batch]))
     if asked & {*FINDINGS}:
-        empty = () if rules else database.empty(connection)  # what users write is run, so that it is checked
-        yield from evaluate(partial(database.rows, connection), rules, empty).items()
+        yield from evaluate(partial(database.rows, connection), rules, database.empty(connection)).items()
 
 
 def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

@@ -25,6 +25,7 @@ from tests.dissector import wire
 from tests.dissector.builders import pcapng
 from tests.dissector.wire import Tape
 from tests.oracles import needs
+from tests.thorough import examples
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 DEMO = CAPTURES / "demo.pcap"
@@ -202,6 +203,7 @@ def shown(path: Path, *fields: str) -> list[list[str]]:
 NANO, SMALL = CAPTURES / "nanoseconds.pcap", CAPTURES / "heartbeats.pcap"
 
 
+@pytest.mark.sampled(3)
 @needs("tshark")
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("parts", [(NANO, None), (None, NANO), (NANO, None, SMALL, None)],
@@ -223,7 +225,7 @@ def test_concatenated_files_of_both_formats(parts: tuple[Path | None, ...], orde
     assert noted == comments and data.count(b"the summary") == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.sampled_from([*PCAPNG, CAPTURES / "heartbeats.pcap"]), st.data())
 def test_damaged_captures_are_copied_up_to_there(path: Path, data: Any) -> None:
     raw = bytearray(path.read_bytes()[:20_000])

@@ -12,10 +12,11 @@ from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
 from tests.dashboards import synthetic
 from tests.dashboards.synthetic import rows
+from tests.thorough import THOROUGH
 
 DEMO = Path(__file__).parents[1] / "captures" / "demo.pcap"
 SECOND = synthetic.SECOND
-SEEDS = range(12)
+SEEDS = range(12 if THOROUGH else 3)
 
 
 def side(folder: Path, seed: int, times: float = 1.0, nacked: float = 0.01, count: int = 3000) -> Side:

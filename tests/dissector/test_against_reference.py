@@ -73,6 +73,7 @@ def theirs_grouped(capture: Path, found: list[Row]) -> dict[Any, list[Row]]:
     return groups
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("capture", [c for c in READABLE if c.stem != BEHIND_A_PROXY], ids=lambda path: path.stem)
 def test_frames_are_those_of_the_reference(capture: Path) -> None:
     found, expected = grouped(capture, "amqp091_frames"), theirs_grouped(capture, theirs(capture))

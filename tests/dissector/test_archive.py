@@ -21,6 +21,7 @@ from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.parts import at_once, in_parts, options_of
 from tests.dissector.runs import FOLDER, recorded
 from tests.dissector.wire import T0
+from tests.thorough import examples
 
 SECOND = 1_000_000_000
 
@@ -52,7 +53,7 @@ SESSION, _ = recorded("orders_pika.pcap")
 SPANS = st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 60)), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spans=SPANS, parts=st.integers(1, 4), are_fragments=st.booleans(), room=st.sampled_from([1, 3000, 1 << 20]))
 def test_any_overlap(spans: list[tuple[int, int]], parts: int, are_fragments: bool, room: int, tmp_path: Path) -> None:
     """Also where the fragments of a packet lie in several files."""

@@ -152,6 +152,7 @@ def read(reading: Reading, held: Callable[[Reading], int]) -> tuple[dict[str, li
     return found, most
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", REMEMBERED)
 def test_what_is_remembered_of_many_connections(what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Connections with the most of it are given up; others go on."""

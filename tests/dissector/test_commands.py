@@ -408,6 +408,7 @@ def test_the_output_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "out" in fails(capsys, "dissect", SESSION, "-o", tmp_path / "out" / "below")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 def test_a_full_disk_is_one_line(form: str, tmp_path: Path) -> None:
     def limit() -> None:
@@ -448,6 +449,7 @@ main()
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("moves", [0, 1, 4, len(NAMES) + 1])
 def test_a_killed_run_leaves_complete_parts_and_is_no_obstacle(moves: int, tmp_path: Path) -> None:
     """Killed when the next file of the output was to be put in its place; then run again, undisturbed."""
@@ -627,6 +629,7 @@ def test_read_gives_the_same_tables() -> None:
 # secrets
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", ["text", "json", "csv"])
 def test_no_secret_is_printed(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     parts = [str(part) for c in CAPTURES if c.stem != "demo" for part in (c.glob("*.pcap") if c in SETS else [c])]

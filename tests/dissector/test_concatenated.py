@@ -77,6 +77,7 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @BOTH
 @pytest.mark.parametrize("formats", MIXED)
 def test_a_capture_of_the_other_format_may_follow(formats: Any, compiled: bool, tmp_path: Path) -> None:

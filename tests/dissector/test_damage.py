@@ -80,6 +80,7 @@ def test_disorder_and_repetition_change_no_row(name: str, way: str) -> None:
     assert mine == theirs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", HARMFUL)
 @pytest.mark.parametrize("name", RECORDED + QPID)
 def test_what_is_still_whole_is_found(name: str, way: str) -> None:

@@ -19,6 +19,7 @@ from amqpscope.dissector.fields.decoding import PROBLEM_CODES, REDACTED, Decoded
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.spec.model import Class, Field
 from tests.dissector.runs import BOTH
+from tests.thorough import examples
 
 Record = tuple[int, bytes, int]
 """Program, bytes, and whether it is cut."""
@@ -368,7 +369,7 @@ def any_record(draw: st.DrawFn, programs: int) -> Record:
 
 
 @pytest.mark.compiled
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(data=st.data())
 def test_any_bytes_in_both_modes(data: st.DataObject) -> None:
     plan = data.draw(st.sampled_from([methods(), properties()]))

@@ -18,6 +18,7 @@ from amqpscope.dissector.fields.rendering import float_text
 from amqpscope.dissector.fields.tables import DEPTH, render
 from tests.dissector.letters import LETTERS, key, long
 from tests.dissector.runs import BOTH
+from tests.thorough import examples
 
 
 def run(tables: list[bytes], compiled: bool = False) -> tuple[list[str], list[tuple[int, str, int]]]:
@@ -219,7 +220,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @BOTH
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
 @example(batch=[b"", b"\0", b"\0V", b"\1$D\xff\xff\xff\xff\xff"])
 def test_any_bytes_as_the_reference_has_them(batch: list[bytes], compiled: bool) -> None:
@@ -232,7 +233,7 @@ def test_any_bytes_as_the_reference_has_them(batch: list[bytes], compiled: bool)
         assert len(ending) == (0 if whole else 1)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(batch=st.lists(st.one_of(tables, damaged(), st.binary(max_size=40)), max_size=4))
 @pytest.mark.compiled
 def test_both_modes_agree(batch: list[bytes]) -> None:

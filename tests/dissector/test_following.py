@@ -28,13 +28,14 @@ from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import FOLDER, Row, dissect, recorded
+from tests.thorough import examples
 
 RECORDINGS = ("stream_super.pcap", "lossy_link.pcap", "qpid_multi_session.pcap", "violations.pcap", "tls_pika.pcap")
 SMALL = sorted(path.name for path in FOLDER.glob("*.pcap") if path.stat().st_size < 1 << 14)
 SECOND = 10**9
 
 
-@settings(deadline=None, max_examples=8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(8), phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(RECORDINGS),
     borders=st.lists(st.lists(st.integers(1, 1 << 16), min_size=1, max_size=3), min_size=1, max_size=2),
@@ -61,7 +62,7 @@ def test_rows_are_those_of_one_dissection_whatever_is_killed(
     assert comparable(written(out)) == comparable(dissect(folder))
 
 
-@settings(deadline=None, max_examples=10, phases=(Phase.explicit, Phase.generate))
+@settings(deadline=None, max_examples=examples(10), phases=(Phase.explicit, Phase.generate))
 @given(name=st.sampled_from(SMALL), lost=st.sets(st.integers(1, 100), max_size=20))
 @example(name="begun_before.pcap", lost={1, 2})  # the first segment waits for a late SYN until its client says more
 def test_rows_come_at_once_unless_bytes_are_held_back(name: str, lost: set[int]) -> None:

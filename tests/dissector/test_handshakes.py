@@ -33,6 +33,7 @@ from tests.dissector.builders import Packet, ethernet, ipv4, tcp
 from tests.dissector.runs import dissect_packets, recorded
 from tests.dissector.stream import wire as sw
 from tests.dissector.wire import T0, Turn
+from tests.thorough import examples
 
 FOLDER = Path(__file__).parent.parent / "captures"
 KNOWN = handshakes.load()
@@ -182,7 +183,7 @@ TCPS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(TCPS, min_size=2, max_size=8))
 def test_whatever_tcp_shows_no_verdict_comes_from_another_connection(shown: list[Tcp]) -> None:
     remembering = Judge(KNOWN, load())
@@ -813,7 +814,7 @@ EVENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(EVENTS), max_size=30), st.booleans(), st.sampled_from(DIALOGUES))
 def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
     events: list[tuple[str, str]], leap: bool, name: str
@@ -827,7 +828,7 @@ def test_the_dialogue_takes_each_event_once_and_goes_only_ahead(
         assert leap or mine == sorted(mine)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=40))
 def test_all_first_bytes_are_something(data: bytes) -> None:
     first = record.FirstBytes()

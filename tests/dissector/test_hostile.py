@@ -20,6 +20,7 @@ from amqpscope.dissector.tcp.reassembler import Reassembler
 from tests.dissector.builders import Packet, ethernet, ipv4, pcap, tcp
 from tests.dissector.runs import dissect, dissect_packets, recorded, rows
 from tests.dissector.wire import CLIENT, SYN, T0, Tape, content, handshake, method, opening, publish, raw, sent
+from tests.thorough import examples
 
 CODES = set(spec.anomalies())
 EDGES = [0, 1, 7, 2**16, 2**30, 2**30 + 1, 2**31 - 9, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 9, 2**32 - 8, 2**32 - 1]
@@ -58,7 +59,7 @@ def codes(tables: dict[str, pa.Table]) -> set[str]:
 # bytes that are no frames
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.lists(st.binary(max_size=300), max_size=8), syn=st.booleans(), forced=st.booleans())
 def test_random_bytes_on_the_port_of_amqp(data: list[bytes], syn: bool, forced: bool) -> None:
     tape = Tape(syn=syn).play([(i % 2, chunk) for i, chunk in enumerate(data)])
@@ -176,7 +177,7 @@ def mutated(draw: st.DrawFn) -> tuple[list[Packet], int]:
 
 
 @pytest.mark.compiled
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=mutated())
 def test_mutated_recordings(case: tuple[list[Packet], int]) -> None:
     same(*case)

@@ -79,6 +79,7 @@ def test_behind_a_flipped_length_two_frames_are_lost_at_most(bit: int) -> None:
             missing.remove(frame)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("segment", [7, 13, 1448])
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("place", range(6))
@@ -188,6 +189,7 @@ STREAMS = {
 """Frames of streams whose lengths are damaged, by command."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("turn", range(2))
 def test_streams_lose_two_frames_at_most(bit: int, turn: int) -> None:

@@ -24,6 +24,7 @@ from tests.dissector.builders import Packet, ethernet, fragments, pcap
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.runs import Row, dissect, recorded, rows, tables
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, raw, session
+from tests.thorough import examples
 
 WHERE = ("capture", "first_capture")
 SECOND = 1_000_000_000
@@ -103,7 +104,7 @@ def test_rows_that_are_there_twice_for_want_of_a_common_clock_are_reported(
     assert found == [("connection-twice", "two.pcap")] * (times - 1)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lost=st.tuples(INNER, INNER), offset=st.sampled_from([-15, -5, -1, 0, 1, 5, 15]), batch_bytes=st.integers(200, 4000)
 )
@@ -315,7 +316,7 @@ def test_fragments_are_put_together_at_each_capture_point(
     ]
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     most=st.sampled_from([2, 3, 64]),
     spans=st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 40)), min_size=2, max_size=6),
@@ -352,7 +353,7 @@ TIMES = st.lists(st.integers(-3, 8), max_size=12).map(lambda steps: np.cumsum(st
 """Times of segments in units of a third of what files of a set may overlap; clocks go back, too."""
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     most=st.sampled_from([1, 2, 3, 64]),
     files=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40), TIMES), max_size=7),

@@ -45,6 +45,7 @@ def relayed(path: Path, batch_bytes: int, options: Options, compiled: bool = Tru
     return Relay(find([str(path)]), options, compiled=compiled, batch_bytes=batch_bytes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_state_may_move_at_any_border(path: Path) -> None:
     options = options_of(path)
@@ -54,6 +55,7 @@ def test_state_may_move_at_any_border(path: Path) -> None:
     assert found == whole(path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_rows_of_a_connection_depend_on_no_other(path: Path) -> None:
     options = options_of(path)
@@ -146,6 +148,7 @@ def test_an_idle_connection_is_a_few_kilobytes(name: str) -> None:
     assert 0 < len(dissector.take_out([identity])) - empty < 4096
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["lossy", "reordered", "late", "snapped anywhere", "overlapping"])
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_captures_move_and_split(name: str, way: str, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def connection(packets: list[Packet], *, compiled: bool = False) -> Row:
     return row
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", ODD)
 @pytest.mark.parametrize("name", RECORDED)
 def test_times_are_not_order(name: str, way: str) -> None:

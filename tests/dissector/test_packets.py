@@ -32,6 +32,7 @@ from tests.dissector.links import LINKS
 from tests.dissector.runs import BOTH
 from tests.dissector.segments import by_dpkt, decode
 from tests.oracles import needs
+from tests.thorough import examples
 
 HERE = Path(__file__).parents[1] / "captures"
 SHARED = Path(__file__).parents[3] / "shared/captures"
@@ -76,7 +77,7 @@ WITH_OPTIONS_UNKNOWN_TO_DPKT = {"mpls", "vlan, mpls", "mpls link"}
 
 @pytest.mark.compiled
 @pytest.mark.parametrize("link", LINKS)
-@settings(max_examples=15)  # of each kind of link
+@settings(max_examples=examples(15))  # of each kind of link
 @given(given=st.lists(networks, min_size=1, max_size=5), batch_bytes=st.sampled_from([64, 1 << 16]))
 def test_headers_as_dpkt_has_them(link, given, batch_bytes):
     number, wrap = LINKS[link]
@@ -289,7 +290,7 @@ def mutate(data: bytes, changes: list[tuple[int, int]]) -> bytes:
 
 
 @pytest.mark.compiled
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     given=st.lists(st.tuples(hostile, st.integers(-40, 2**32 - 1) | st.just(0)), max_size=6),
     link=st.sampled_from(

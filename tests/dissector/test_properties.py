@@ -15,6 +15,7 @@ from tests.dissector.comparing import COUNTED, TIMED, exact
 from tests.dissector.recordings import COVERED, covered, ours
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, PSH, SERVER, Tape, cut, publish, session
+from tests.thorough import examples
 
 SESSION = session()
 WHOLE = [
@@ -74,7 +75,7 @@ def test_segmentation_and_disorder_do_not_change_rows(packets: list[Packet], und
     assert reported(dissect_packets(packets)) == undisturbed
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(packets=st.integers(-5000, 5000).flatmap(lambda n: disturbed(isn=(n % 2**32, (n + 2**31) % 2**32))))
 def test_sequence_numbers_may_wrap(packets: list[Packet], undisturbed: dict[str, list[Row]]) -> None:
     for mine, theirs in zip(reported(dissect_packets(packets)).values(), undisturbed.values(), strict=True):
@@ -82,7 +83,7 @@ def test_sequence_numbers_may_wrap(packets: list[Packet], undisturbed: dict[str,
 
 
 @pytest.mark.compiled
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(packets=disturbed(), batch_bytes=st.integers(64, 5000), lost=st.sets(st.integers(0, 60), max_size=4))
 def test_batches_and_compilation_change_nothing(packets: list[Packet], batch_bytes: int, lost: set[int]) -> None:
     packets = [packet for i, packet in enumerate(packets) if i not in lost]
@@ -91,6 +92,7 @@ def test_batches_and_compilation_change_nothing(packets: list[Packet], batch_byt
     assert exact(dissect_packets(packets, compiled=True, batch_bytes=batch_bytes, check=True)) == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", WHOLE)
 def test_batches_and_compilation_change_nothing_in_recordings(name: str) -> None:

@@ -26,6 +26,7 @@ from tests.dissector.builders import Packet, ethernet, fragments, ipv4, pcap, tc
 from tests.dissector.parts import at_once, here, in_parts, options_of
 from tests.dissector.runs import CAPTURES, FOLDER, recorded
 from tests.dissector.wire import T0
+from tests.thorough import examples
 
 MILLISECOND = 1_000_000
 FILES = [path for path in CAPTURES if path.is_file()]
@@ -51,6 +52,7 @@ def compare(path: Path, size: int) -> tuple[Survey, ...]:
     return parts
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recordings(path: Path) -> None:
     size = max(path.stat().st_size // 20, 800 + zlib.crc32(path.name.encode()) % 700)
@@ -125,7 +127,7 @@ def test_times_of_another_century(microseconds: int, tmp_path: Path) -> None:
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
 )
@@ -146,7 +148,7 @@ def test_sections_interfaces_and_damage(blocks: list[bytes], size: int, lost: in
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     deadline=None,
 )

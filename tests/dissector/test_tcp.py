@@ -34,6 +34,7 @@ from tests.dissector.wire import (
     publish,
     raw,
 )
+from tests.thorough import examples
 
 BEGIN = handshake() + opening(1)
 SECOND = 1_000_000_000
@@ -219,7 +220,7 @@ ANY = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(segments=st.lists(ANY, min_size=1, max_size=60), batch_bytes=st.integers(64, 2000))
 @example([(2, 0, ACK, 0, 0, 0, 0, 0), (2, 0, ACK, 0, 0, 0, 0, 8), (2, 0, SYN | ACK, 0, 0, 0, 0, 0)], 64)
 def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batch_bytes: int) -> None:

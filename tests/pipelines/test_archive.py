@@ -128,6 +128,7 @@ def test_statistics_are_those_of_one_process(
     assert {path.name for path in (tmp_path / "spark").iterdir()} == {NOTE, *local.schemas()}
 
 
+@pytest.mark.thorough
 def test_archives_on_a_store(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captures, tables and statistics, in both directions."""
     from amqpscope.pipelines.spark import archive, engine  # noqa: PLC0415
@@ -211,6 +212,7 @@ def submitted(spark: SparkSession, folder: Path) -> Iterator[tuple[list[str], st
         yield [*command, *settings, str(folder / "program.py")], master
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for the executor in /proc")
 def test_a_lost_executor_changes_nothing(spark: SparkSession, captures: Path, tmp_path: Path) -> None:
     """The blocks that it kept are lost with it, and cut again."""

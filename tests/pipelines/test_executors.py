@@ -89,6 +89,7 @@ print(sorted(row[0] for row in spark.range(4).mapInArrow(lambda batches: batches
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @needs_tools
 def test_the_image_is_an_executor(spark: SparkSession, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
 from tests.dissector.moves import by_connection
 from tests.dissector.runs import FOLDER, dissect, recorded
+from tests.thorough import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,10 @@ def rotated(name: str, borders: list[int], slower: int) -> list[tuple[int, str, 
 
 
 @settings(
-    deadline=None, max_examples=6, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck)
+    deadline=None,
+    max_examples=examples(6),
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
 )
 @given(
     name=st.sampled_from(RECORDINGS),

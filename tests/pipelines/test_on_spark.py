@@ -134,6 +134,7 @@ def test_a_dissection_that_was_killed(spark, tmp_path):
     assert analyzed(spark, folder, tmp_path / "spark") == rows_of(tmp_path / "here")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_repeated_task_leaves_nothing_double(spark, tables, expected, tmp_path, monkeypatch, how):
     from amqpscope.pipelines.spark import engine  # noqa: PLC0415
@@ -167,6 +168,7 @@ def jvms(of: int) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("seconds", [0.5, 3, None])
 def test_ctrl_c_ends_it_all(tables, tmp_path, seconds):
@@ -237,6 +239,7 @@ def test_a_master_that_is_something_else(tables, tmp_path):
         )
 
 
+@pytest.mark.thorough
 def test_parts_are_as_many_as_are_asked_for(tables, tmp_path):
     """Here, without them, one."""
     capture = str(Path(CAPTURES[0]).with_name("demo.pcap"))

@@ -29,6 +29,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("parts", [1, 3, 16])
 @pytest.mark.parametrize("size", [1, 7])
 def test_all_rows_of_a_connection_come_to_one_part_in_their_order(tables: Path, parts: int, size: int) -> None:

@@ -51,6 +51,7 @@ def expected(table: str, rows: list[dict[str, Any]]) -> Rows:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_those_of_the_reference(name):
     theirs = statistics(operations(CAPTURES[name]))

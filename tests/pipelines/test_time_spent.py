@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from amqpscope.pipelines.model.walk import conform
 from tests.pipelines.analyzed import related, statistics, walked
+from tests.thorough import examples
 from tests.tickets import FOLDER as TICKETS
 
 FIRST, LAST = 10, 60
@@ -79,7 +80,7 @@ DELAYS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(CONFIRMS, RPCS, SETTLEMENTS, GAPS, WAITS, DELAYS, st.integers(0, 9), st.integers(0, 9))
 def test_each_moment_has_the_first_owner_and_all_add_up(
     confirms: list[dict[str, Any]], rpcs: list[dict[str, Any]], settlements: list[dict[str, Any]],

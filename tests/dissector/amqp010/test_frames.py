@@ -15,6 +15,7 @@ from tests.dissector.amqp010 import wire as w
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import BOTH, Row, dissect_packets, rows
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn
+from tests.thorough import examples
 
 BEGIN = w.opening() + w.attaching()
 
@@ -55,7 +56,7 @@ CUTS = st.lists(st.integers(1, 4_000), max_size=20)
 
 
 @given(largest=SIZES, cuts=CUTS, batch=st.integers(200, 5_000))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_segments_and_packets_cut_anywhere_change_nothing(largest: int, cuts: list[int], batch: int) -> None:
     sent = [
         *w.operation("queue.declare", largest=largest, queue="q" * 40, exclusive=True, sync=True),

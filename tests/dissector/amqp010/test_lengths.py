@@ -47,6 +47,7 @@ def undamaged(side: int, frames: tuple[bytes, ...], segment: int) -> list[tuple[
     return sizes(played(side, [*frames], segment))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.compiled
 @pytest.mark.parametrize("bit", [bit for bit in range(96) if bit not in CHANNEL])
 def test_behind_a_flipped_bit_two_frames_are_lost_at_most(bit: int) -> None:

@@ -11,6 +11,7 @@ from tests.dissector.amqp010 import wire as w
 from tests.dissector.amqp010.given import HEADS, OPERATIONS, SEGMENTS, Row, expected, parsed
 from tests.dissector.runs import dissect_packets, rows
 from tests.dissector.wire import CLIENT, SERVER, Tape
+from tests.thorough import examples
 
 FULL = Options(bodies="full")
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -34,7 +35,7 @@ def sent(operation: Any, content: Any, channel: int, largest: int) -> tuple[int,
     return side, b"".join(frames), {"method": method.full_name} | head | expected(method.fields, values)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     operations=st.lists(st.tuples(OPERATIONS, CONTENTS, st.integers(1, 3)), min_size=1, max_size=8),
     largest=st.integers(13, 400),

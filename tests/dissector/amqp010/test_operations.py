@@ -16,6 +16,7 @@ from amqpscope.dissector.fields.headers import Headers
 from amqpscope.dissector.fields.plan import Plan
 from tests.dissector.amqp010.given import JSON, OPERATIONS, SEGMENTS, Row, expected, kind, parsed
 from tests.dissector.amqp010.wire import PROTOCOL, arguments, header, number
+from tests.thorough import examples
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -227,7 +228,7 @@ def test_headers_round_trip(segments: list[Any]) -> None:
         assert parsed(fields, row) == wanted
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(OPERATIONS, st.data())
 def test_a_cut_keeps_what_is_in_front_of_it(operation: Any, data: st.DataObject) -> None:
     """And what is after it is no problem; without a gap it is one."""
@@ -244,7 +245,7 @@ def test_a_cut_keeps_what_is_in_front_of_it(operation: Any, data: st.DataObject)
     assert at == len(content) or run((method.full_name, content[:at]))[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(PROTOCOL.methods), st.binary(max_size=60), st.booleans())
 def test_any_bytes(method: Any, data: bytes, cut: bool) -> None:
     run((method.full_name, data), cut=cut)

@@ -70,6 +70,7 @@ def test_there_is_no_anomaly_but_those_meant(name: str) -> None:
     assert found == ANOMALIES.get(name, Counter())
 
 
+@pytest.mark.sampled(4)
 @by_capture
 @needs("tshark")
 def test_as_many_of_each_operation_as_tshark_sees(name: str) -> None:

@@ -15,6 +15,7 @@ from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.fields.tables import render
 from amqpscope.dissector.fields.value_walk import DEPTH
 from tests.dissector.amqp010.wire import PROTOCOL, TYPES, code, value
+from tests.thorough import examples
 
 MODES = [False, pytest.param(True, marks=pytest.mark.compiled)]
 DIALECT = of_protocol(PROTOCOL)
@@ -190,7 +191,7 @@ def test_round_trip(items: list[tuple[str, Any]]) -> None:
     assert (json.loads(text), problems) == (expected("list", items), [])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(NESTED, min_size=1, max_size=4), st.data())
 def test_cut_or_changed_anywhere(items: list[tuple[str, Any]], data: st.DataObject) -> None:
     content = bytearray(inside("list", items))
@@ -201,7 +202,7 @@ def test_cut_or_changed_anywhere(items: list[tuple[str, Any]], data: st.DataObje
     json.loads(run("list", bytes(content[:cut]))[0])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(sorted(set(DIALECT.forms) - {t.name for t in PROTOCOL.types if t.fixed_width is not None})),
     st.binary(max_size=60),

@@ -20,6 +20,7 @@ from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.tcp.state import Chunk
 from amqpscope.spec import handshakes as spec_handshakes
 from amqpscope.spec import load
+from tests.thorough import examples
 
 VALUES = [
     (b"\x40", None), (b"\x41", True), (b"\x56\x00", False), (b"\x43", 0), (b"\x44", 0), (b"\x52\xff", 255),
@@ -38,7 +39,7 @@ def test_values(data: bytes, wanted: object) -> None:
     assert value(data + b"\xff", 0) == (wanted, len(data))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60))
 def test_bytes_are_a_value_or_none(data: bytes) -> None:
     with contextlib.suppress(MalformedError):
@@ -80,7 +81,7 @@ def reported(cuts: list[int], data: bytes = CLIENT) -> ConnectionRecord:
     return record
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.integers(0, len(CLIENT)), max_size=20))
 def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     record = reported(cuts)
@@ -90,7 +91,7 @@ def test_chunks_may_end_anywhere(cuts: list[int]) -> None:
     assert "secret" not in repr(record)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=80), st.integers(0, len(CLIENT)))
 def test_anything_may_follow(data: bytes, at: int) -> None:
     record = reported([], CLIENT[:at] + data + b"\0")
@@ -101,7 +102,7 @@ FIELDS = st.lists(st.sampled_from([data for data, _ in VALUES]), max_size=4)
 """Fields of any type."""
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(st.sampled_from([0x10, 0x18, 0x40, 0x41, 0x42, 0x43, 0x44]), FIELDS), min_size=1, max_size=6))
 def test_fields_of_the_wrong_type_are_no_fields(frames: list[tuple[int, list[bytes]]]) -> None:
     data = b"".join(

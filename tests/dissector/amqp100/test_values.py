@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from amqpscope.dissector.fields.problems import PROBLEM_CODES
 from amqpscope.dissector.protocols.amqp100 import values
 from tests.dissector.amqp100 import wire as w
+from tests.thorough import examples
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 CASES: dict[str, tuple[bytes, Any]] = {
@@ -149,7 +150,7 @@ def test_where_the_trace_is(case: str) -> None:
     assert render(w.mapped(w.string("a"), b"\x43"))[2] == [-1, 0]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 255))
 def test_no_bytes_do_harm(data: bytes, count: int) -> None:
     text, problems, _ = render(bytes([0xC1, len(data) + 1, count]) + data)

@@ -25,6 +25,7 @@ from tests.dissector.moves import Relay
 from tests.dissector.runs import BOTH, rows, tables
 from tests.dissector.stream import wire as w
 from tests.dissector.stream.runs import Row, Wire, dissect, talk
+from tests.thorough import examples
 
 BODY = amqp.section(amqp.DATA, amqp.binary(b"body"))
 PROPERTIES = amqp.section(amqp.PROPERTIES, amqp.listed(amqp.string("m")))
@@ -457,7 +458,7 @@ def reported(found: dict[str, list[Row]]) -> list[list[str]]:
     cuts=st.lists(st.integers(1, 60), min_size=1, max_size=8), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]),
     part=st.sampled_from([64, 200, 1 << 20]),
 )  # fmt: skip
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, part: int, compiled: bool) -> None:
     wire = Wire()
     for k, (side, data) in enumerate(CONVERSATION):
@@ -474,7 +475,7 @@ def test_segmentation_does_not_change_rows(cuts: list[int], batch_bytes: int, pa
     places=st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), min_size=1, max_size=5),
     compiled=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_damage_does_no_harm(places: list[tuple[int, int]], compiled: bool) -> None:
     """Any bytes changed: no crash, and both ways to run kernels see the same."""
     data = [(side, bytearray(data)) for side, data in CONVERSATION]
@@ -536,7 +537,7 @@ def alone(port: int, frames: tuple[tuple[bool, bytes], ...]) -> dict[str, list[R
 
 
 @given(most=st.integers(40, 1_400), batch_bytes=st.sampled_from([500, 3_000, 1 << 20]))
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_opened_depends_on_the_stream_alone(most: int, batch_bytes: int, tmp_path: Path) -> None:
     """Not on segments, batches, other connections, or the dissectors that the state passes through."""
     entry = w.sub_batch(CODINGS[1], 4, 1, len(PLAIN))

@@ -148,6 +148,7 @@ def test_what_was_published_by_amqp_comes_out_of_the_stream() -> None:
         assert row["record_size"] > 7
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.compiled
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_depend_on_how_the_capture_is_read(name: str) -> None:

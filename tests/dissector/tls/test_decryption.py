@@ -21,6 +21,7 @@ from tests.dissector.stream import wire
 from tests.dissector.tls.sessions import AGREED, SESSION, in_clear, inside, records
 from tests.dissector.tls.tunnel import KINDS, Tunnel, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, cut, publish
+from tests.thorough import examples
 
 BATCHES = (1, 64, 1000, 1 << 20)
 pytestmark = pytest.mark.compiled
@@ -173,7 +174,7 @@ def test_a_resumed_session_is_opened_by_the_secret_of_an_earlier_one(kind: tuple
 # ------------------------------------------------------------------------------------- segmentation, batches, order
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(kind=st.sampled_from(KINDS), data=st.data(), batch_bytes=st.sampled_from(BATCHES))
 def test_segmentation_and_batches_do_not_change_rows(
     kind: tuple[str, str], data: st.DataObject, batch_bytes: int
@@ -230,7 +231,7 @@ EXACT = [kind for kind in KINDS if not kind[1].endswith(("-SHA", "AES128-SHA256"
 """With CBC the length of what was lost is not known exactly."""
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(kind=st.sampled_from(EXACT), data=st.data())
 def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: st.DataObject) -> None:
     """The same rows as of plain text in which the same records are missing."""
@@ -255,7 +256,7 @@ def test_a_gap_costs_the_records_in_it_and_no_more(kind: tuple[str, str], data: 
         assert ours == theirs
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(kind=st.sampled_from(KINDS), data=st.data())
 def test_lost_packets_invent_nothing_in_any_batches(kind: tuple[str, str], data: st.DataObject) -> None:
     tape, options = in_tls(*kind)

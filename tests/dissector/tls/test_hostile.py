@@ -28,6 +28,7 @@ from tests.dissector.comparing import exact
 from tests.dissector.runs import FOLDER, dissect, dissect_packets, recorded, rows
 from tests.dissector.tls.tunnel import NAME, Tunnel, certificate, sealed, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, session
+from tests.thorough import examples
 
 AT = (1, 0, 0)
 SESSION = tuple(session())
@@ -73,7 +74,7 @@ def test_any_bytes_can_be_walked(data: bytes, places: list[int], gaps: set[int])
     assert boundary(data, 1) <= len(data) and boundary(data * 3, 3) <= 3 * len(data)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=6, max_size=30), st.data())
 def test_after_a_gap_the_walk_is_in_step_again(bodies: list[bytes], data: st.DataObject) -> None:
     """All records after the next one that is whole are found, whatever bytes are in those that are hit."""
@@ -105,7 +106,7 @@ def test_any_bytes_can_be_read_as_messages(data: bytes) -> None:
             read(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_a_damaged_certificate_is_read_or_refused(data: st.DataObject) -> None:
     der = bytearray(certificate()[1])
@@ -169,7 +170,7 @@ def test_names_cannot_play_with_the_terminal() -> None:
 # ------------------------------------------------------------------------------------------------------ whole runs
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.binary(max_size=400), st.binary(max_size=400), st.sampled_from([1, 64, 1 << 20]))
 def test_garbage_in_tls_has_no_rows(client: bytes, server: bytes, batch_bytes: int) -> None:
     opening, turns, keylog = sealed("1.3", "", SESSION[:3])
@@ -184,7 +185,7 @@ def test_garbage_in_tls_has_no_rows(client: bytes, server: bytes, batch_bytes: i
         assert exact(dissect_packets(tape.packets, options=options, batch_bytes=batch_bytes)) == found
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(st.sampled_from(RECORDED), st.data())
 def test_damaged_recordings(name: str, data: st.DataObject) -> None:
     packets, link = recorded(name)

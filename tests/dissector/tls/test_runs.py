@@ -25,6 +25,7 @@ from tests.dissector.runs import dissect_packets
 from tests.dissector.tls.sessions import in_clear, inside, records
 from tests.dissector.tls.tunnel import KINDS, Tunnel, written
 from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, publish, session
+from tests.thorough import examples
 
 INTRUDERS = (
     b"\x14\x03\x03\0\1\1", b"\x15\x03\x03\0\2\1\x5a", b"\x16\x03\x03\0\4\1\0\0\0", b"\x17\x03\x03\0\x30" + bytes(48),
@@ -81,7 +82,7 @@ def damaged(draw: st.DrawFn) -> tuple[list[Packet], Options]:
     return packets, Options(keylog=written(known) if known else None)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(damaged(), st.sampled_from([1, 2, 9, 64]), st.sampled_from([1000, 10_000, 1 << 20]))
 def test_runs_change_nothing(made: tuple[list[Packet], Options], reach: int, batch_bytes: int) -> None:
     packets, options = made
@@ -92,7 +93,7 @@ def test_runs_change_nothing(made: tuple[list[Packet], Options], reach: int, bat
 
 
 @pytest.mark.compiled
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(damaged(), st.sampled_from([2, 64]))
 def test_compiled_runs_change_nothing(made: tuple[list[Packet], Options], reach: int) -> None:
     packets, options = made

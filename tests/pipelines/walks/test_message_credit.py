@@ -228,6 +228,7 @@ def any_credit(chance: random.Random, number: int) -> Peers:
     return peers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_anything_in_every_manner(seed):
     chance = random.Random(seed)

@@ -727,6 +727,7 @@ def some() -> dict[str, pa.Table]:
     return arrow([*by_hand[:9], *certain[:3], *seen, *certain[3:], *by_hand[9:]])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("size", "again", "keep"),
     [

@@ -686,6 +686,7 @@ def test_pairs_are_read_from_texts():
     assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("make", "seed"), [*((SessionStatistics, seed) for seed in range(3)), (SessionCommands, 3)])
 def test_anything_in_every_manner(make, seed):
     chance = random.Random(seed)

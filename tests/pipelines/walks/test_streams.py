@@ -577,6 +577,7 @@ def damaged(talk: Talk, chance: random.Random, from_client: bool) -> Talk:
     return made
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_no_wrong_pairs_where_answers_are_lost(seed):
     """Whatever frames of the server are missing, what is paired was paired before."""

@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqpscope.pipelines import jobs
+from amqpscope.pipelines.connections import tcp_delays
+from amqpscope.pipelines.model.listed import listed
 from amqpscope.pipelines.model.walk import conform
+from amqpscope.pipelines.run.runner import Runner
 from tests.dissector.runs import FOLDER, dissect, rows
 from tests.pipelines.analyzed import related, statistics
+from tests.pipelines.scenario import arrow_table
+from tests.thorough import examples
 
 
 @pytest.mark.parametrize("stem", ["demo", "lossy_link", "zero_window", "stream_errors"])
@@ -34,6 +39,26 @@ def test_each_delay_of_a_recording_has_its_times(stem: str) -> None:
     assert expected and sorted(found, key=str) == sorted(expected, key=str)
 
 
+def test_events_take_no_more_room_than_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of their connection stands beside each, without the list of all."""
+    sizes: list[int] = []
+
+    def measured(*which: Any) -> Any:
+        found = listed(*which)
+        sizes.extend(each.nbytes for each in found or ())
+        return found
+
+    monkeypatch.setattr(tcp_delays, "listed", measured)
+    row = {"connection_id": 1, "kind": "retransmission", "capture": "a.pcap", "ts_ns": 1, "ts": 0, "from_client": True}
+    events = arrow_table("tcp_events", [row | {"packet": number} for number in range(2000)])
+    ended = arrow_table("connections", [{"connection_id": 1, "protocol": "amqp", "first_ts_ns": 0, "last_ts_ns": 9}])
+    runner = Runner(threads=0)
+    for name, given_rows in {"tcp_events": events, "connections": ended}.items():
+        runner.add(runner.prepare(name, given_rows))
+    found = sum(len(each) for name, each in runner.finish() if name == "tcp_delays")
+    assert found == 2000 and sum(sizes) < 2 * (events.nbytes + 2000 * ended.nbytes)
+
+
 def table(name: str, made: list[dict[str, Any]]) -> pa.Table:
     columns = {key: pa.array([row.get(key) for row in made]) for row in made for key in row}
     return conform(name, columns, len(made))
@@ -50,7 +75,7 @@ DELAYS = st.lists(
 UNIT = 1_000_000
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(PUBLISHES, DELAYS)
 def test_a_delay_explains_a_wait_of_which_it_is_half(
     publishes: list[tuple[int, int]], delays: list[tuple[int, int, str, bool]]
