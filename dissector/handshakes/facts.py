@@ -35,7 +35,7 @@ Facts that rules ask for (None where unknown):
     client_beats, server_beats   time before the end without new bytes of a side, in heartbeat intervals
     client_quiet_beats, server_quiet_beats   the same without any packet of a side
     client_unacknowledged_s, server_unacknowledged_s   seconds before the end for which bytes of a side were not
-                       acknowledged; None where all were
+                       acknowledged though it sent them again; None where all were, or none again
     client_unanswered_s, server_unanswered_s   the same, where no packet of the other side came in that time
     tail_lost_s        seconds at the end of the capture for which no packet came though one was due, see `_tail_lost`
     tls, tls_*         see dissector/handshakes/tls_facts.py
@@ -109,9 +109,9 @@ class Times(NamedTuple):
         for role, side, other in zip(ROLES, tcp.sides, tcp.sides[::-1], strict=True):
             silence, quiet, unacknowledged = (
                 max(over - since, 0) if over is not None and since else None
-                for since in (side.sent_ns, side.last_ns, side.unacknowledged_ns)
+                for since in (side.sent_ns, side.last_ns, side.lost_ns)
             )
-            is_unanswered = other.last_ns <= side.unacknowledged_ns
+            is_unanswered = other.last_ns <= side.lost_ns
             facts |= {
                 f"{role}_silence": _text(silence),
                 f"{role}_beats": self._beats(silence),

@@ -35,6 +35,17 @@ class Side(NamedTuple):
     """Time of its last packet of any kind before any FIN or RST; 0: none."""
     unacknowledged_ns: int = 0
     """Since when bytes of it are not acknowledged, before any FIN or RST; 0: all are."""
+    again_ns: int = 0
+    """Time of its last data that were sent again, before any FIN or RST; 0: none."""
+
+    @property
+    def lost_ns(self) -> int:
+        """Since when bytes of it are sent again without an acknowledgement; 0: none are.
+
+        Whoever sends does so until they are acknowledged (RFC 6298, 5.4): where nothing was sent again, they were, and
+        the capture lacks it.
+        """
+        return self.unacknowledged_ns if self.again_ns > self.unacknowledged_ns else 0
 
 
 class Tcp(NamedTuple):

@@ -315,6 +315,7 @@ def _side(half: list[int], repeats: list[list[int]]) -> Side:
         sent_ns=half[Direction.SENT_TS],
         last_ns=half[Direction.LAST_TS],
         unacknowledged_ns=half[Direction.UNACKED_TS],
+        again_ns=half[Direction.AGAIN_TS],
         fin_lost=half[Direction.END] != FIN and half[Direction.SHOWN] == half[Direction.TOP] + 1,
         again=[
             (PacketRef(again[Repeat.TS], again[Repeat.PACKET], again[Repeat.CAPTURE]), again[Repeat.LENGTH])

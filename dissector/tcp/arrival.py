@@ -267,6 +267,8 @@ def take_bytes(
         and not (length == 1 and end_pos == direction[row, Direction.TOP])
     ):
         repeat(flows, row, length, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+        if flows.conn[slot, Conn.CLOSER] < 0:
+            direction[row, Direction.AGAIN_TS] = batch.ts_ns[i]
     if not copy and flows.conn[slot, Conn.UNSETTLED] == 0:
         observe_bytes(batch, i, flows, out, slot, side, pos)
     if end_pos <= here:

@@ -172,6 +172,7 @@ class Direction(Matrix):
     SENT_TS = column("time of the last new bytes before any FIN or RST; 0: none")
     LAST_TS = column("time of the last packet before any FIN or RST; 0: none")
     UNACKED_TS = column("since when, before any FIN or RST, bytes are not acknowledged and none more are; 0: all are")
+    AGAIN_TS = column("time of the last bytes sent again before any FIN or RST; 0: none")
     RUN_SEEN = column("number of the latest segment that emitted ones had to wait for; -1: none", empty=-1)
     RUN_PACKET = column("packet of that")
     RUN_TS = column("time of that")

@@ -187,6 +187,17 @@ def test_a_dark_path_blames_no_program(
     assert (row["handshake_outcome"], row["ending"]) == ("ok", ending)
 
 
+@pytest.mark.parametrize(("side", "ending"), [(SERVER, "client-silent"), (CLIENT, "server-silent")])
+@pytest.mark.parametrize("sender", [CLIENT, SERVER])
+def test_a_path_is_not_dark_where_nothing_was_sent_again(sender: int, side: int, ending: str) -> None:
+    """The acknowledgement of what was sent once, as always before, is missing from the capture."""
+    tape = beats(Tape().play([*handshake(), *opening(1)]), (5, CLIENT, True), (5.5, SERVER, True))
+    unanswered(tape, CLIENT, 10, 10.2)
+    beats(tape, (10.3, CLIENT, True), (30, sender, False)).segment(side, flags=FIN | ACK)
+    row = connection([*tape.packets[:-1], replace(tape.packets[-1], ts_ns=T0 + 125 * SECOND)])
+    assert (row["handshake_outcome"], row["ending"]) == ("ok", ending)
+
+
 @pytest.mark.parametrize("silent", [CLIENT, SERVER])
 @pytest.mark.parametrize(("end", "missed"), [(5, 0), (59, 0), (85, 1), (95, 1)])
 def test_no_heartbeat_is_missed_before_the_first_was_due(silent: int, end: int, missed: int) -> None:

@@ -46,17 +46,7 @@ def test_the_cause_is_first_and_nothing_else_is_claimed(name: str) -> None:
     assert all(word in rows[0]["text"] for word in ticket.get("words", ())), rows[0]["text"]
 
 
-PATHS_CALLED_DEAD = {"cut_when_idle_bunny"}
-"""Without the last acknowledgement before a silence the path is called dead, though nothing was sent again."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True)] if name in PATHS_CALLED_DEAD else [])
-        for name in [name for name in recorded() if name in sample()][::4]
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in recorded() if name in sample()][::4])
 def test_a_missing_packet_makes_nothing_up(name: str) -> None:
     """One packet of some tickets; `tests.tickets.missing` leaves out all of all."""
     path = path_of(name)
