@@ -137,11 +137,11 @@ def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
         if connection is not None:
             row = connection.row
             row["packets"] += 1
-            row["bytes"] += len(tcp.data)
             row["last_packet"], row["last_ts_ns"] = number, ts_ns
             direction = connection.directions[key in connections]
             again = (direction.end or tcp.seq) - tcp.seq  # bytes that are sent once more
             if len(tcp.data) > again:
+                row["bytes"] += len(tcp.data) - again
                 direction.end = tcp.seq + len(tcp.data)
                 yield from _frames(connection, key in connections, tcp.data[again:], number, ts_ns)
 
