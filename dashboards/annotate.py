@@ -100,12 +100,17 @@ def comments(tables: Tables, name: str) -> Iterator[tuple[int, str]]:
     yield from early[place:]
 
 
+def of_finding(row: Row) -> str:
+    """Return the comment of a finding."""
+    return units.visible(f"{MARK} [{row['code']}] {row['severity']}, {row['party']}: {row['text']}", TEXT)
+
+
 def _of_findings(tables: Tables, name: str) -> list[tuple[int, str]]:
     assert tables.analyzed is not None
     found, _ = rules.read(tables)
     made = []
     for row in found:
-        text = units.visible(f"{MARK} [{row['code']}] {row['severity']}, {row['party']}: {row['text']}", TEXT)
+        text = of_finding(row)
         ends = dict.fromkeys((row[f"{end}_capture"], row[f"{end}_packet"]) for end in ("first", "last"))
         for end, (capture, packet) in zip(("", " (the last of it)"), ends, strict=False):
             if packet is not None and capture == name:

@@ -9,18 +9,27 @@ a capture of the other format was appended, a section begins.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from amqpscope.dissector.capture.file import TORN
 from amqpscope.dissector.capture.input import CaptureError, Input, Readable, describe
+from amqpscope.dissector.capture.live import Watch
 from amqpscope.dissector.capture.pcap import FORMATS, HEADER, ORDERS, SECTION_BYTES, byte_order, is_header, is_pcap
 from amqpscope.dissector.capture.pcapng import MAX_BLOCK, SECTION_MAGIC
 from amqpscope.dissector.capture.scanner import MAX_RECORD
 
 Comments = Iterable[tuple[int, str]]
 """Packet numbers (from 1), rising, and texts; several of a packet follow each other."""
+
+
+class Commenting(Protocol):
+    """Says what to note on packets as they come."""
+
+    def of_packet(self, number: int) -> Sequence[str]:
+        """Return comments on a packet; numbers (from 1) rise."""
+
 
 CHUNK = 1 << 20
 SECTION, INTERFACE, OBSOLETE, SIMPLE, PACKET = 0x0A0D0D0A, 1, 2, 3, 6
@@ -48,7 +57,14 @@ class Copied:
     problem: str = ""
 
 
-def copy(path: Readable, name: str, out: BinaryIO, comments: Comments, summary: str) -> Copied:
+def copy(
+    path: Readable,
+    name: str,
+    out: BinaryIO,
+    comments: Comments | Commenting,
+    summary: str,
+    watch: Watch | None = None,
+) -> Copied:
     """Copy a capture with comments.
 
     Args:
@@ -57,6 +73,7 @@ def copy(path: Readable, name: str, out: BinaryIO, comments: Comments, summary: 
         out: gets a pcapng.
         comments: on its packets.
         summary: the comment on its first section.
+        watch: waits for a capture that is still being written, and may end it.
 
     Returns:
         What was copied. A file that is truncated or damaged is copied up to that place.
@@ -65,7 +82,7 @@ def copy(path: Readable, name: str, out: BinaryIO, comments: Comments, summary: 
         CaptureError: it is not a capture, or cannot be read.
         OSError: `out` cannot be written.
     """
-    source = Input(path, name)
+    source = Input(path, name, watch)
     try:
         reader = _Reader(source)
         head = reader.peek(HEADER)
@@ -74,7 +91,7 @@ def copy(path: Readable, name: str, out: BinaryIO, comments: Comments, summary: 
             raise CaptureError(f"{name}: {what}")
         if is_pcap(head) and len(head) < HEADER:
             raise CaptureError(f"{name}: truncated inside the file header; capture it again")
-        noted = _Noted(comments, summary)
+        noted = _Noted(_InOrder(comments) if isinstance(comments, Iterable) else comments, summary)
         copiers = {True: _Pcap(reader, out, noted), False: _Pcapng(reader, out, noted)}
         pcap = is_pcap(head)
         while copiers[pcap].run():
@@ -131,14 +148,29 @@ class _Reader:
         return found
 
 
+class _InOrder:
+    """Comments that are known before, by packet; those on packets that were passed over are left out."""
+
+    def __init__(self, comments: Comments) -> None:
+        self._comments: Iterator[tuple[int, str]] = iter(comments)
+        self._next = next(self._comments, None)
+
+    def of_packet(self, number: int) -> list[str]:
+        """See `Commenting`."""
+        found = []
+        while self._next is not None and self._next[0] <= number:
+            if self._next[0] == number:
+                found.append(self._next[1])
+            self._next = next(self._comments, None)
+        return found
+
+
 class _Noted:
     """What was copied, and the comments that come next."""
 
-    def __init__(self, comments: Comments, summary: str) -> None:
+    def __init__(self, comments: Commenting, summary: str) -> None:
         self.copied = Copied()
-        self._summary = summary
-        self._comments: Iterator[tuple[int, str]] = iter(comments)
-        self._next = next(self._comments, None)
+        self._summary, self._comments = summary, comments
 
     def of_section(self) -> list[tuple[int, bytes]]:
         """Return the comment on the next section, as an option: the first one has the summary."""
@@ -146,13 +178,8 @@ class _Noted:
         return [(OPT_COMMENT, _encoded(summary))] if summary else []
 
     def of_packet(self, number: int) -> list[tuple[int, bytes]]:
-        """Return the comments on a packet, as options; what is on earlier ones is passed over."""
-        found = []
-        while self._next is not None and self._next[0] <= number:
-            if self._next[0] == number:
-                found.append((OPT_COMMENT, _encoded(self._next[1])))
-            self._next = next(self._comments, None)
-        return found
+        """Return the comments on a packet, as options."""
+        return [(OPT_COMMENT, _encoded(text)) for text in self._comments.of_packet(number)]
 
 
 class _Copier:
