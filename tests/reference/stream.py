@@ -139,7 +139,7 @@ def frames(path: Path | str, found: list[Connection]) -> Iterator[Frame]:
             row["packets"] += 1
             row["last_packet"], row["last_ts_ns"] = number, ts_ns
             direction = connection.directions[key in connections]
-            again = (direction.end or tcp.seq) - tcp.seq  # bytes that are sent once more
+            again = max(0, direction.end - tcp.seq) if direction.end else 0  # bytes that are sent once more
             if len(tcp.data) > again:
                 row["bytes"] += len(tcp.data) - again
                 direction.end = tcp.seq + len(tcp.data)
