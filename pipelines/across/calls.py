@@ -27,7 +27,7 @@ from amqpscope.pipelines.across.waiting import Waiting
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, facts
 
 CALLS = "requests and answers"
@@ -52,7 +52,7 @@ _GIVEN = [what(MESSAGES, kind) for kind in ("deliver", "get")]
 _LACKS = [word for code in GAPS if is_gap(word := what(ANOMALIES, code))]
 
 
-class CallParts:
+class CallParts(Remembers):
     """The walk over connections that yields PARTS, and ENDS of connections that ask, answer or lack bytes.
 
     It remembers whether the connection is one of these; until then, when it ends.
@@ -65,11 +65,10 @@ class CallParts:
         MESSAGES: Needs(_ASKED[:4], ("publish", "deliver", "get")),
     }  # fmt: skip
 
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._renew()
+    STATE = ("_known", "_ends")
 
-    def _renew(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
         self._known = -1
         """The connection, if it is known to be one of these; else -1."""
         self._ends = WHEN.empty_table()
@@ -113,22 +112,6 @@ class CallParts:
         answers = parts.filter(parts["is_answer"]).group_by(["connection_id", "routing_key"]).aggregate([])
         queues = hashed(answers["routing_key"], self.compiled)
         return facts(WHEN, answers["connection_id"], queue=pa.array(queues, pa.int64()))
-
-    def finish(self) -> Iterator[Rows]:
-        """Reset the walk; nothing is outstanding."""
-        self._renew()
-        yield from ()
-
-    def take_out(self) -> bytes:
-        """See `Walk`."""
-        state = pack(CALLS, 1, {"known": self._known, "ends": self._ends})
-        self._renew()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """See `Walk`."""
-        found = unpack(CALLS, 1, state)
-        self._known, self._ends = found["known"], found["ends"]
 
     def _parts(self, events: Events, at: Any) -> Iterator[Rows]:
         if not len(at):

@@ -25,7 +25,7 @@ from amqpscope.pipelines.across import homes
 from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, is_gap, may_be_another
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, kinds, names_of, what
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, facts
 
 LOST = "lost publishes"
@@ -53,7 +53,7 @@ def places(rows: pa.Table, compiled: bool | None = None) -> Any:
     return combined([rows[name] for name in PLACE], compiled)
 
 
-class LostPublishes:
+class LostPublishes(Remembers):
     """The walk over connections that yields LOST, of connections with gaps alone.
 
     A gap begins at the last publish before it, else with the connection: the walk remembers that time, and until there
@@ -67,11 +67,10 @@ class LostPublishes:
         MESSAGES: Needs(PLACE, tuple(names_of(_PUBLISHES))),
     }  # fmt: skip
 
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._renew()
+    STATE = ("_last", "_has_gap", "_places")
 
-    def _renew(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
         self._last = (0, EVER)
         self._has_gap = False
         self._places = np.zeros(0, np.int64)
@@ -119,23 +118,6 @@ class LostPublishes:
             place = np.append(place, places(rows, self.compiled))
         first = np.unique(combined([whose, place]), return_index=True)[1]
         return whose[first], place[first]
-
-    def finish(self) -> Iterator[Rows]:
-        """Reset the walk; nothing is outstanding."""
-        self._renew()
-        yield from ()
-
-    def take_out(self) -> bytes:
-        """See `Walk`."""
-        state = pack(LOST, 1, {"last": self._last, "has_gap": self._has_gap, "places": self._places})
-        self._renew()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """See `Walk`."""
-        found = unpack(LOST, 1, state)
-        self._last = found["last"][0], found["last"][1]
-        self._has_gap, self._places = found["has_gap"], found["places"]
 
 
 def still_needed(rows: pa.Table, since_ns: int, going_on: pa.Array, keyed: pa.Array) -> pa.Table:

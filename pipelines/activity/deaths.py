@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import MESSAGES, Events, what
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 _COPIED = (
@@ -25,7 +25,7 @@ _GIVEN = [what(MESSAGES, kind) for kind in ("deliver", "get")]
 _TEXTS = ("queue", "reason", "exchange")
 
 
-class Deaths(Stateless):
+class Deaths(Remembers):
     """The walk that writes `deaths`."""
 
     tables = ("deaths",)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import MESSAGES, Events, what
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 _COPIED = (
@@ -19,7 +19,7 @@ _COPIED = (
 _PUBLISH = what(MESSAGES, "publish")
 
 
-class Unconfirmed(Stateless):
+class Unconfirmed(Remembers):
     """The walk that writes `unconfirmed`."""
 
     tables = ("unconfirmed",)

@@ -18,7 +18,8 @@ from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.sessions import sessions_of
 from amqpscope.pipelines.model.events import EV, Events, what
 from amqpscope.pipelines.model.latest import last_before
-from amqpscope.pipelines.model.remembered import FINE, REACH, RemembersRequests
+from amqpscope.pipelines.model.refusals import FINE, REACH
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 ERRORS = {
@@ -44,16 +45,22 @@ _ERROR_COLUMNS = (
 )  # fmt: skip
 
 
-class SessionErrors(RemembersRequests):
+class SessionErrors(Remembers):
     """The walk that writes `channel_errors` of AMQP 0-10: one row per error.
 
     State is the commands of the open connection within REACH.
     """
 
-    NAME, VERSION, WIDTH, TEXTS = "session_errors", 1, 5, _NAMES
+    tables = ("channel_errors",)
+    STATE = ("_keys", "_names")
     needs: ClassVar[Mapping[int, Needs]] = {
         FRAMES_010: Needs((*_COMMAND_COLUMNS, *_ERROR_COLUMNS), (*COMMANDS, *ERRORS)),
     }
+
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self._keys = np.zeros((0, 5), np.int64)
+        self._names = pa.table({name: pa.nulls(0, pa.string()) for name in _NAMES})
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of its errors."""

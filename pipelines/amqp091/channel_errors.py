@@ -2,26 +2,28 @@
 
 A close names the class and method of the request that it refuses. The queue and the exchange are those of the last such
 request of the other side on that channel (connection.close: on any channel, where channels do not differ). They are
-unknown if unseen frames may lie between the two. One sort finds the last request before each error of a batch, so no
-loop runs over requests.
+unknown if unseen frames may lie between the two. Requests may be most of all frames, errors are few: of the requests
+before an error, or anything else that matters to it, only the last ones of their kind are looked at.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.amqp091.frames import FRAMES, PROTOCOL
-from amqpscope.pipelines.model.connection import GAP_WORDS, GAPS
+from amqpscope.pipelines.model.connection import CLIENT, GAP_WORDS, GAPS
 from amqpscope.pipelines.model.events import ANOMALIES, EV, Events, what
-from amqpscope.pipelines.model.latest import last_before
-from amqpscope.pipelines.model.remembered import FINE, REACH, RemembersRequests
-from amqpscope.pipelines.model.walk import Needs, Rows, conform
+from amqpscope.pipelines.model.refusals import FINE, REACH
+from amqpscope.pipelines.model.remembered import Remembers
+from amqpscope.pipelines.model.walk import Needs, Rows, schema
 
 _AMQP = spec.load(PROTOCOL)
 REQUESTS = tuple(
@@ -34,206 +36,161 @@ DECLARED = "queue.declare-ok"
 """The queue that an empty name means."""
 CLOSES = ("channel.close", "connection.close")
 
-_CLOSE, _CONNECTION_CLOSE = (what(FRAMES, method) for method in CLOSES)
+_CLOSE, _CONNECTION_CLOSE = _CLOSES = [what(FRAMES, method) for method in CLOSES]
 _REQUESTS = [what(FRAMES, method) for method in REQUESTS]
 _DECLARED, _DECLARE = what(FRAMES, DECLARED), what(FRAMES, "queue.declare")
-_METHODS = {(method.class_id, method.id): method.full_name for method in _AMQP.methods}
+_METHODS = {(method.class_id, method.id): method.full_name for method in _AMQP.methods} | {(0, 0): None}
 _NAMES = ("queue", "exchange")
+_SAID = {name: re.compile(rf"{name} '([^']+)' in vhost") for name in _NAMES}
 _CLOSE_COLUMNS = (
     "connection_id", "channel", "channel_epoch", "from_client", "method", "reply_code", "reply_text", "frame_no",
     "capture", "packet", "ts_ns",
 )  # fmt: skip
-_KEY = (EV.CONNECTION, EV.FROM_CLIENT, EV.WHAT, EV.CHANNEL, EV.EPOCH, EV.ORDER)
-_CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH, _ORDER = range(6)
-"""Columns of keys."""
-_ON_CHANNEL, _ON_ANY = [_CONNECTION, _SIDE, _WORD, _CHANNEL, _EPOCH], [_CONNECTION, _SIDE, _WORD]
-_OF_SIDE = [_CONNECTION, _SIDE]
 _CUT = 0
 """EV.WHAT of a frame whose content is unknown."""
+_GAP = -1
+"""Stands for that of all gaps."""
+
+Kind = tuple[int, int]
+"""EV.WHAT and side."""
 
 
-def _as_said(texts: pa.ChunkedArray, names: pa.Table) -> pa.Table:
-    """Return names of queues and exchanges, those that the broker's text says instead of the last request's.
+class Request(NamedTuple):
+    """A request, a queue.declare-ok, or a frame with unknown content."""
 
-    Clients that do not wait have other requests under way behind the one that failed.
-    """
-    columns = {}
-    for name in _NAMES:
-        said = pc.struct_field(pc.extract_regex(texts, rf"{name} '(?P<name>[^']+)' in vhost"), "name")
-        meant = pc.if_else(pc.equal(said, "amq.default"), "", said)
-        columns[name] = pc.if_else(pc.is_valid(names[name]), pc.coalesce(meant, names[name]), names[name])
-    return pa.table(columns)
+    order: int
+    """Number of its frame."""
+    epoch: int
+    queue: str | None
+    exchange: str | None
 
 
-class ChannelErrors(RemembersRequests):
+class ChannelErrors(Remembers):
     """The walk that writes `channel_errors`: one row per close with an error.
 
-    State is the last request of each method on each channel of the open connection, within REACH.
+    State is the last request of each method on each channel of the open connection, within REACH and since the last
+    gap of its side.
     """
 
-    NAME, VERSION, WIDTH, TEXTS = "channel_errors", 1, len(_KEY), _NAMES
+    tables = ("channel_errors",)
     needs: ClassVar[Mapping[int, Needs]] = {
         ANOMALIES: Needs((), GAPS),
         FRAMES: Needs(
             ("reply_code", "reply_text", "class_id", "method_id", *_NAMES), (*REQUESTS, DECLARED, *CLOSES), REQUESTS
         ),
     }
+    STATE = ("_connection", "_remembered")
+
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self._connection = -1
+        self.last: dict[Kind, dict[int, Request]] = {}
+        """By channel, the latest one last."""
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of its errors."""
         if not len(events):
             return
-        closes = np.flatnonzero(events.among((_CLOSE, _CONNECTION_CLOSE)))
-        if len(closes):
-            code = events.take(FRAMES, closes, ["reply_code"])["reply_code"]
-            failed = pc.and_(pc.is_valid(code), pc.invert(pc.is_in(code, value_set=pa.array(FINE, code.type))))
-            closes = closes[failed.to_numpy()]
-        if len(closes):
-            yield "channel_errors", self._errors(events, closes)
-        self._remember(events)
+        at, words = _that_matter(events)
+        steps = events.matrix[at[:, None], (EV.CONNECTION, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.ORDER)].tolist()
+        names = iter(events.take(FRAMES, at[words != _GAP], _NAMES).to_pylist())
+        closing = at[np.isin(words, _CLOSES)]
+        closes = iter(events.take(FRAMES, closing, (*_CLOSE_COLUMNS, "class_id", "method_id")).to_pylist())
+        found = []
+        for word, (connection, side, channel, epoch, order) in zip(words.tolist(), steps, strict=True):
+            self._go_on(connection)
+            if word == _GAP:
+                self.last = {kind: requests for kind, requests in self.last.items() if kind[1] != side}
+                continue
+            request = Request(order, epoch, **next(names))
+            if word in _CLOSES:
+                close = next(closes)
+                if close["reply_code"] is not None and close["reply_code"] not in FINE:
+                    found.append(self._error(close, request, word, CLIENT - side, channel))
+                continue
+            if request.queue == "" and word != _DECLARED:
+                declared = None if word == _DECLARE else self._on_channel(_DECLARED, CLIENT - side, channel, request)
+                request = request._replace(queue=declared and declared.queue)
+            requests = self.last.setdefault((word, side), {})
+            requests.pop(channel, None)
+            requests[channel] = request
+        if found:
+            yield "channel_errors", pa.Table.from_pylist(found, schema("channel_errors"))
+        connection, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
+        self._go_on(connection)
+        for kind, requests in self.last.items():
+            self.last[kind] = {channel: each for channel, each in requests.items() if _near(each, order)}
 
-    def _errors(self, events: Events, closes: Any) -> pa.Table:
-        """Return rows for these closes."""
-        frames = events.take(FRAMES, closes, (*_CLOSE_COLUMNS, "class_id", "method_id"))
-        ids = [frames[name].fill_null(0).to_numpy().astype(np.int64) for name in ("class_id", "method_id")]
-        kinds, kind = np.unique(ids[0] << 32 | ids[1], return_inverse=True)
-        names_of_kinds = [_named(each >> 32, each & 0xFFFFFFFF) for each in kinds.tolist()]
-        failed = pa.array(names_of_kinds, pa.string()).take(pa.array(kind))
-        words = [what(FRAMES, name) if name in REQUESTS else -1 for name in names_of_kinds]
-        word = np.array(words, np.int64)[kind]
-        seen = _Seen(self._keys, events)
-        names = _as_said(frames["reply_text"], self._names_of(events, seen, seen.requests(closes, word)))
-        columns = {
-            **{name: frames[name] for name in _CLOSE_COLUMNS},
-            "failed_method": failed,
-            **{name: names[name] for name in _NAMES},
-        }
-        return conform("channel_errors", columns, len(closes))
+    def _go_on(self, connection: int) -> None:
+        """Forget what is remembered of another connection."""
+        if connection != self._connection:
+            self.forget()
+            self._connection = connection
 
-    def _names_of(self, events: Events, seen: _Seen, places: Any) -> pa.Table:
-        """Return queues and exchanges of these rows of `seen`, null for -1; an empty queue is the last declared one."""
-        found = self._fetched(events, seen, places)
-        empty = pc.fill_null(pc.equal(found["queue"], ""), False).to_numpy()
-        if not empty.any():
-            return found
-        declared = np.full(len(places), -1)
-        declared[empty] = seen.declared(places[empty])
-        meant = self._fetched(events, seen, declared)["queue"]
-        return found.set_column(0, "queue", pc.if_else(empty, meant, found["queue"]))
+    def _error(self, close: dict[str, Any], at: Request, word: int, side: int, channel: int) -> dict[str, Any]:
+        """Return the row of a close; `side`: whose request it refuses."""
+        ids = close.pop("class_id") or 0, close.pop("method_id") or 0
+        failed = _METHODS.get(ids, "{}.{}".format(*ids))
+        request = None
+        if failed in REQUESTS:
+            kind = what(FRAMES, failed), side
+            request = self._on_channel(*kind, channel, at) if word == _CLOSE else self._on_any(*kind, at)
+            cuts = self.last.get((_CUT, side), {})
+            cut = self._on_channel(_CUT, side, channel, at) if word == _CLOSE else next(reversed(cuts.values()), None)
+            if request and cut and cut.order > request.order:
+                request = None
+        names = {name: request and _as_said(name, close["reply_text"], getattr(request, name)) for name in _NAMES}
+        return {**close, "failed_method": failed, **names}
 
-    def _fetched(self, events: Events, seen: _Seen, places: Any) -> pa.Table:
-        earlier = len(self._keys)
-        old, new = (places >= 0) & (places < earlier), places >= earlier
-        fresh = events.take(FRAMES, seen.at[places[new]], _NAMES).cast(self._names.schema)
-        row = np.zeros(len(places), np.int64)
-        row[old], row[new] = np.arange(old.sum()), old.sum() + np.arange(new.sum())
-        return pa.concat_tables([self._names.take(places[old]), fresh]).take(pa.array(row, mask=places < 0))
+    def _on_channel(self, word: int, side: int, channel: int, before: Request) -> Request | None:
+        found = self.last.get((word, side), {}).get(channel)
+        return found if found and found.epoch == before.epoch and _near(found, before.order) else None
 
-    def _remember(self, events: Events) -> None:
-        """Remember what later errors of the last connection of the batch may be about."""
-        last, order = events.matrix[-1, [EV.CONNECTION, EV.ORDER]].tolist()
-        first = int(np.argmax(events.matrix[:, EV.CONNECTION] == last))
-        events = events.slice(first, len(events) - first)
-        seen = _Seen(self._keys, events)
-        mine = np.flatnonzero((seen.keys[:, _CONNECTION] == last) & (seen.keys[:, _ORDER] >= order - REACH))
-        keys = seen.keys[mine]
-        # A gap makes those of its side before it unknown.
-        gap = last_before(seen.gap_keys, seen.gaps, keys, np.full(len(keys), len(events)), _OF_SIDE)
-        mine = mine[seen.at[mine] > _at(seen.gaps, gap)]
-        # The last one of each method on each channel: the first, seen from the end.
-        keys, mine = seen.keys[mine[::-1]], mine[::-1]
-        kind = (keys[:, _WORD] << 17) | (keys[:, _SIDE] << 16) | keys[:, _CHANNEL]
-        kept = np.sort(mine[np.unique(kind, return_index=True)[1]])
-        names = self._names_of(events, seen, kept).combine_chunks()
-        self._keys, self._names = seen.keys[kept], names
+    def _on_any(self, word: int, side: int, before: Request) -> Request | None:
+        """Return the last one on any channel; None where the last ones of several channels are near."""
+        latest = reversed(self.last.get((word, side), {}).values())
+        near = [each for each in islice(latest, 2) if _near(each, before.order)]
+        return near[0] if len(near) == 1 else None
+
+    @property
+    def _remembered(self) -> list[list[Any]]:
+        return [[*kind, channel, *each] for kind, requests in self.last.items() for channel, each in requests.items()]
+
+    @_remembered.setter
+    def _remembered(self, remembered: list[list[Any]]) -> None:
+        for word, side, channel, *request in remembered:
+            self.last.setdefault((word, side), {})[channel] = Request(*request)
 
 
-class _Seen:
-    """Remembered requests, and those of a batch; also queue.declare-ok, and frames with unknown content.
+def _near(request: Request, order: int) -> bool:
+    return request.order >= order - REACH
 
-    Attributes:
-        keys: what is in `_KEY` of each (int64), in their order.
-        at: their positions in the batch; those before it are negative.
-        gap_keys: `keys` of gaps.
-        gaps: positions of these.
+
+def _that_matter(events: Events) -> tuple[Ints, Ints]:
+    """Return the positions of closes, of what is unknown, and of the last requests of their kind before each of these.
+
+    Also returns what they are: EV.WHAT, or _GAP.
     """
-
-    def __init__(self, earlier: Any, events: Events) -> None:
-        matrix = events.matrix
-        noted = events.among((*_REQUESTS, _DECLARED))
-        if events.lacking:
-            noted |= (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
-        here = np.flatnonzero(noted)
-        self.keys = np.concatenate([earlier, matrix[here[:, None], _KEY]])
-        self.at = np.concatenate([np.arange(-len(earlier), 0), here])
-        self.gaps = np.flatnonzero(events.among(GAP_WORDS) & (matrix[:, EV.FROM_CLIENT] >= 0))
-        self.gap_keys = matrix[self.gaps[:, None], _KEY]
-        self._matrix = matrix
-
-    def requests(self, closes: Any, word: Any) -> Any:
-        """Return the last request before each close, -1 where it is unknown.
-
-        Args:
-            closes: positions.
-            word: EV.WHAT of the methods that they name; -1 for methods without a queue or an exchange.
-        """
-        wanted = self._matrix[closes[:, None], _KEY]
-        wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
-        wanted[:, _WORD] = word
-        of_channel = self._matrix[closes, EV.WHAT] == _CLOSE
-        gap = _at(self.gaps, last_before(self.gap_keys, self.gaps, wanted, closes, _OF_SIDE))
-        on_channel = last_before(self.keys, self.at, wanted, closes, _ON_CHANNEL)
-        on_any = last_before(self.keys, self.at, wanted, closes, _ON_ANY)
-        other = np.where(on_any >= 0, self._on_other_channels()[on_any], -1)
-        other[_at(self.at, other) < gap] = -1
-        on_any[self._in_reach(other, wanted[:, _ORDER]) >= 0] = -1
-        found = np.where(word >= 0, np.where(of_channel, on_channel, on_any), -1)
-        wanted[:, _WORD] = _CUT
-        cuts = [last_before(self.keys, self.at, wanted, closes, columns) for columns in (_ON_CHANNEL, _ON_ANY)]
-        cut = _at(self.at, np.where(of_channel, *cuts))
-        found[_at(self.at, found) < np.maximum(gap, cut)] = -1
-        return self._in_reach(found, wanted[:, _ORDER])
-
-    def _on_other_channels(self) -> Any:
-        """Return for each request the last of its method before it on another channel, -1 for none; and one more -1."""
-        keys = self.keys
-        order = np.lexsort((self.at, *keys[:, _ON_ANY].T[::-1]))
-        same = np.all(keys[order[1:]][:, _ON_ANY] == keys[order[:-1]][:, _ON_ANY], axis=1)
-        moved = keys[order[1:], _CHANNEL] != keys[order[:-1], _CHANNEL]
-        place = np.arange(len(order))
-        # Where a method begins, and where the channel changes: what lies just before that.
-        begin = np.maximum.accumulate(np.where(np.append(True, ~same)[: len(order)], place, 0))
-        change = np.maximum.accumulate(np.where(np.append(False, same & moved)[: len(order)], place, 0))
-        result = np.full(len(order) + 1, -1)
-        result[order] = np.where(change > begin, order[np.maximum(change, 1) - 1], -1)
-        return result
-
-    def _in_reach(self, found: Any, order: Any) -> Any:
-        """Return these rows, with -1 for those more than REACH frames back."""
-        if not len(self.keys):
-            return found
-        return np.where((found >= 0) & (self.keys[found, _ORDER] >= order - REACH), found, -1)
-
-    def declared(self, requests: Any) -> Any:
-        """Return the last queue.declare-ok on the channel before each of these requests, -1 where it is unknown."""
-        wanted, before = self.keys[requests], self.at[requests]
-        wanted[:, _SIDE] = 1 - wanted[:, _SIDE]
-        means = wanted[:, _WORD] != _DECLARE
-        wanted[:, _WORD] = _DECLARED
-        found = last_before(self.keys, self.at, wanted, before, _ON_CHANNEL)
-        gap = last_before(self.gap_keys, self.gaps, wanted, before, _OF_SIDE)
-        known = means & (_at(self.at, found) > _at(self.gaps, gap))
-        return self._in_reach(np.where(known, found, -1), wanted[:, _ORDER])
+    matrix = events.matrix
+    gap = events.among(GAP_WORDS) & (matrix[:, EV.FROM_CLIENT] >= 0)
+    marks = gap | events.among((*_CLOSES, _DECLARED))
+    if events.lacking:
+        marks |= (matrix[:, EV.CUT] == 1) & (events.source == FRAMES)
+    at = np.flatnonzero(marks | events.among(_REQUESTS))
+    connection, side, channel, word = matrix[at[:, None], (EV.CONNECTION, EV.FROM_CLIENT, EV.CHANNEL, EV.WHAT)].T
+    begins = np.append(True, connection[1:] != connection[:-1])[: len(at)]
+    part = np.cumsum(marks[at] | begins)
+    kind = part << 33 | word << 17 | (side & 1) << 16 | channel & 0xFFFF
+    kept = np.sort(len(at) - 1 - np.unique(kind[::-1], return_index=True)[1])
+    return at[kept], np.where(gap[at], _GAP, word)[kept]
 
 
-def _named(class_id: int, method_id: int) -> str | None:
-    """Return the name of a method by its ids; None where a close names none (0)."""
-    if class_id == method_id == 0:
-        return None
-    return _METHODS.get((class_id, method_id), f"{class_id}.{method_id}")
+def _as_said(name: str, text: str | None, requested: str | None) -> str | None:
+    """Return the name of a queue or an exchange, that which the broker's text says instead of the last request's.
 
-
-def _at(positions: Any, places: Any) -> Any:
-    """Return the positions of these places; for -1 one before all."""
-    before = np.full(len(places), np.iinfo(np.int64).min)
-    return np.where(places < 0, before, positions[places]) if len(positions) else before
+    Clients that do not wait have other requests under way behind the one that failed.
+    """
+    said = _SAID[name].search(text or "")
+    if requested is None or said is None:
+        return requested
+    return "" if said[1] == "amq.default" else said[1]

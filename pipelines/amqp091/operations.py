@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model.events import Events, what
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 METHODS = (
@@ -55,7 +55,7 @@ TYPED: Mapping[str, tuple[str, type]] = {
 _WORDS = [what(FRAMES, method) for method in METHODS]
 
 
-class Operations(Stateless):
+class Operations(Remembers):
     """The walk that writes `operations`."""
 
     tables = ("operations",)

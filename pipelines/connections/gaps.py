@@ -14,23 +14,24 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.pipelines.model.connection import GAP_WORDS, GAPS
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FIRST_FRAMES, MESSAGES, Events
-from amqpscope.pipelines.model.store import pack, unpack
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
-NAME, VERSION = "gaps", 1
 NOBODY = -1
 """No open connection; also a time that is not known."""
 _COPIED = ("connection_id", "from_client", "code", "frame_no", "capture", "packet", "ts_ns")
 
 
-class Gaps:
+class Gaps(Remembers):
     """The walk that writes `gaps`. Its state is when each side of the open connection was heard last."""
 
     tables = ("gaps",)
     needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs(), ANOMALIES: Needs(("capture", "packet"), GAPS)}
 
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
+    STATE = ("_open", "_heard")
+
+    def forget(self) -> None:
+        """See `Remembers`."""
         self._open, self._heard = NOBODY, [NOBODY, NOBODY]
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -59,23 +60,3 @@ class Gaps:
         before = np.where(connection == self._open, self._heard[side], NOBODY)
         found: Array = np.where((last >= 0) & (connection[last] == connection), times[last], before)
         return found
-
-    def finish(self) -> Iterator[Rows]:
-        """Yield nothing, and reset the walk: no gap is outstanding."""
-        self._open, self._heard = NOBODY, [NOBODY, NOBODY]
-        return iter(())
-
-    def take_out(self) -> bytes:
-        """Return the state of the open connection as versioned bytes, and reset the walk."""
-        state = pack(NAME, VERSION, {"open": self._open, "heard": self._heard})
-        self._open, self._heard = NOBODY, [NOBODY, NOBODY]
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        parts = unpack(NAME, VERSION, state)
-        self._open, self._heard = parts["open"], parts["heard"]

@@ -32,10 +32,10 @@ from amqpscope.pipelines.model.events import (
     what,
 )
 from amqpscope.pipelines.model.protocols import Frames
-from amqpscope.pipelines.model.store import declare, pack, unpack
+from amqpscope.pipelines.model.remembered import Remembers
+from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
-NAME, VERSION = "heartbeats", 3
 SECOND = 1_000_000_000
 LONGEST = (1 << 63) - 1
 """292 years: longer silences are clamped to it."""
@@ -81,17 +81,15 @@ NOT_MINE = -2
 _GAP, _SKIPPED = what(ANOMALIES, "tcp-gap"), what(ANOMALIES, "bytes-skipped")
 
 
-class Heartbeats:
+class Heartbeats(Remembers):
     """The walk that writes `heartbeats`: one row per connection that may agree on them (`Frames.agrees`) and direction.
 
     The state has a fixed size.
     """
 
     tables = ("heartbeats",)
-
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._renew()
+    VERSION = 3
+    STATE = ("_conn", "_span", "_signs")
 
     @property
     def needs(self) -> Mapping[int, Needs]:
@@ -99,7 +97,8 @@ class Heartbeats:
         made = {CONNECTIONS: Needs(("heartbeat", "ending")), ANOMALIES: Needs((), ("tcp-gap", "bytes-skipped"))}
         return made | {source: Needs((), (of.agrees, *of.closes)) for source, of in _agreeing().items()}
 
-    def _renew(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
         self._conn, _ = fresh()
         self._span = np.zeros(len(SPAN), np.int64)
         self._signs = np.zeros((2, len(SIGN)), np.int64)
@@ -120,23 +119,8 @@ class Heartbeats:
         """Yield rows of the last connection."""
         rows = np.zeros((2, len(ROW)), np.int64)
         count = call(conclude, False, self._conn, self._span, self._signs, rows, 0)
-        self._renew()
+        self.forget()
         yield from _rows(rows[:count])
-
-    def take_out(self) -> bytes:
-        """Return the state of the open connection as versioned bytes, and reset the walk."""
-        state = pack(NAME, VERSION, {"conn": self._conn, "span": self._span, "signs": self._signs})
-        self._renew()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        parts = unpack(NAME, VERSION, state)
-        self._conn, self._span, self._signs = parts["conn"], parts["span"], parts["signs"]
 
 
 def _agreeing() -> dict[int, Frames]:

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
 from amqpscope.pipelines.model.listed import listed
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 KINDS = pa.array(["retransmission", "delayed-ack", "held-write", "zero-window"])
 
 
-class TcpDelays(Stateless):
+class TcpDelays(Remembers):
     """The walk that writes `tcp_delays`."""
 
     tables = ("tcp_delays",)

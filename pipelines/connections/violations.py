@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from amqpscope.pipelines.model.events import ANOMALIES, EV, Events, what
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 CODES = (
@@ -26,7 +26,7 @@ _WORDS = tuple(what(ANOMALIES, code) for code in CODES)
 _COPIED = ("connection_id", "from_client", "code", "detail", "frame_no", "capture", "packet", "ts_ns")
 
 
-class Violations(Stateless):
+class Violations(Remembers):
     """The walk that writes `violations`."""
 
     tables = ("violations",)

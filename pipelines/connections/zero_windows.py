@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from amqpscope.pipelines.model.ends import durations
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
 from amqpscope.pipelines.model.listed import listed
-from amqpscope.pipelines.model.stateless import Stateless
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 _WINDOW = tuple(f"{end}_{name}" for end in ("start", "end") for name in ("ts_ns", "capture", "packet"))
 
 
-class ZeroWindows(Stateless):
+class ZeroWindows(Remembers):
     """The walk that writes rows of `flow_control` of cause zero-window.
 
     Windows come as a list in the connection's row (`windows`, see `preparing.with_tcp`).

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from amqpscope.pipelines.model.opened import Opened
-from amqpscope.pipelines.model.unanswered import DISCARDED, ENDED_BY, GAP, NOTHING, Lost
+from amqpscope.pipelines.model.unanswered import DISCARDED, ENDED_BY, GAP, NOTHING, Lost, Scope
 
 NONE = -1
 CLOSES_CONNECTION, CLOSES_CHANNEL = 0, 1
@@ -109,12 +109,29 @@ class Channel:
     declared_by: int = NONE
     """Event of that, where the server gives the name."""
 
+    @property
+    def scope(self) -> Scope:
+        """How it ends."""
+        (server, client), (server_ts, client_ts) = self.closes, self.closes_ts
+        return server, client, server_ts, client_ts, self.reopened, self.reopened_ts
+
     def queue(self, kind: int, side: int) -> Queue:
         """Return the queue of this kind and initiator, made if there is none."""
         found = self.queues.get((kind, side))
         if found is None:
             found = self.queues[kind, side] = Queue(kind, side, self.born)
         return found
+
+
+@dataclass(slots=True)
+class Left:
+    """An open request of a channel epoch that is over: what its answering side says next shows whether it is late."""
+
+    request: Request
+    kind: int
+    scope: Scope
+    frame: int
+    """The frame by which the epoch was over."""
 
 
 @dataclass(slots=True)
@@ -125,12 +142,14 @@ class Asked:
     """Whether a close of each side, which may be the error of any request, was noted on all channels."""
     channels: dict[int, Channel] = field(default_factory=dict)
     """By number and parity of the epoch."""
+    left: list[deque[Left]] = field(default_factory=lambda: [deque(), deque()])
+    """By side that should have answered, in their order."""
     alone: list[int] = field(default_factory=lambda: [0, 0])
     """Requests of each side that were certainly answered before its next on that channel."""
     pipelined: list[bool] = field(default_factory=lambda: [False, False])
     """Whether a side asked again on a channel before it was answered."""
     live: int = 0
-    """Open requests and held answers."""
+    """Open requests, also those left, and held answers."""
 
 
 class Found(NamedTuple):
@@ -190,14 +209,22 @@ class Queues(Decisions):
             request: the request.
             unknown: whether it may have been answered.
         """
-        (server, client), (server_ts, client_ts) = channel.closes, channel.closes_ts
-        scope = server, client, server_ts, client_ts, channel.reopened, channel.reopened_ts
-        cut: Lost = request.cut or NOTHING
-        closes = int(queue.kind in (CLOSES_CHANNEL, CLOSES_CONNECTION))
-        how, ts = self.opened.unanswered(1 - queue.side, request.frame, scope, cut, closes)
+        self._end(Left(request, queue.kind, channel.scope, NONE), 1 - queue.side, unknown)
+
+    def _end(self, left: Left, other: int, unknown: bool = False) -> None:
+        request, cut = left.request, left.request.cut or NOTHING
+        closes = int(left.kind in (CLOSES_CHANNEL, CLOSES_CONNECTION))
+        how, ts = self.opened.unanswered(other, request.frame, left.scope, cut, closes)
         if unknown and how not in (DISCARDED, GAP):
             how, ts = GAP, NONE
         self.emit(Found(request.event, NONE, how, ts if ts >= 0 else request.ts, request.note))
+
+    def end_left(self, side: int, frame: int) -> None:
+        """End what was left before a frame, and should have been answered by a side."""
+        left = self.asked.left[side]
+        while left and left[0].frame < frame:
+            self.asked.live -= 1
+            self._end(left.popleft(), side)
 
     def cut_frame(self, channel: Channel, side: int, frame: int, ts: int) -> None:
         """Note a frame of a side with unknown content: a request of that side, or an answer."""

@@ -19,7 +19,7 @@ A channel.close or connection.close is an error of the request that it names, if
 from __future__ import annotations
 
 from amqpscope.pipelines.model.channels import CHANNELS
-from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED
+from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 from amqpscope.pipelines.requests.queues import (
     NONE,
     ONCE,
@@ -28,6 +28,7 @@ from amqpscope.pipelines.requests.queues import (
     Channel,
     Found,
     Held,
+    Left,
     Queue,
     Request,
     mark,
@@ -47,9 +48,17 @@ class Requests(Uncertain):
 
     def over(self) -> None:
         """End all open requests without an answer: the connection is over."""
+        for side in range(2):
+            self.end_left(side, NEVER)
         for channel in self.asked.channels.values():
-            self.release(channel)
+            self.leave(channel, NEVER)
         self.asked = Asked()
+
+    def _end_left(self) -> None:
+        """End what was left and can have no late answer any more."""
+        for side, left in enumerate(self.asked.left):
+            if left:
+                self.end_left(side, self.opened.last_so_far(side))
 
     def channel(self, number: int, epoch: int, frame: int, opens: bool) -> Channel:
         """Return a channel epoch; the one before the one before it is over for good.
@@ -62,11 +71,12 @@ class Requests(Uncertain):
         """
         number &= CHANNELS // 2 - 1
         place, channels = 2 * number + (epoch & 1), self.asked.channels
+        self._end_left()
         found = channels.get(place)
         if found is not None and found.epoch == epoch:
             return found
         if found is not None:
-            self.release(found)
+            self.leave(found, frame)
         channels[place] = made = Channel(number, epoch, frame if opens else NONE)
         return made
 
@@ -76,15 +86,18 @@ class Requests(Uncertain):
         if earlier is not None and earlier.epoch < channel.epoch and earlier.reopened < 0:
             earlier.reopened, earlier.reopened_ts = frame, ts
 
-    def release(self, channel: Channel) -> None:
-        """End all open requests on a channel."""
+    def leave(self, channel: Channel, frame: int) -> None:
+        """End all open requests on a channel, or leave them until the side that should have answered says more."""
         for queue in channel.queues.values():
             if queue.held:
                 self.resolve(channel, queue)
             unknown = bool(queue.held)
             self.drop_answers(queue)
             while queue.open:
-                self.end(channel, queue, self.pop(queue), unknown)
+                if unknown or frame == NEVER:
+                    self.end(channel, queue, self.pop(queue), unknown)
+                else:
+                    self.asked.left[1 - queue.side].append(Left(queue.open.popleft(), queue.kind, channel.scope, frame))
         channel.queues = {}
 
     def ask(self, channel: Channel, kind: int, side: int, request: Request) -> None:
@@ -124,6 +137,11 @@ class Requests(Uncertain):
 
     def _evict(self, channel: Channel, queue: Queue, ts: int) -> None:
         """Make room for a request of a queue."""
+        for left in filter(None, self.asked.left):
+            request = left.popleft().request
+            self.asked.live -= 1
+            self.emit(Found(request.event, NONE, EVICTED, ts, request.note))
+            return
         if queue.held:
             self.drop_all(channel, queue)
             return

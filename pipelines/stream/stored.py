@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.store import declare
@@ -53,9 +54,9 @@ class Fact(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Columns of a book, a hash table."""
+    """Columns of a book."""
 
-    KEY: int  # digest of a stream, or of stream and reference; 0: free
+    KEY: int  # digest of a stream, or of stream and reference
     GENERATION: int  # number of times that the stream began anew; of a reference, that number when it was noted
     STORED: int  # the highest id that is certainly stored; -1: none
     ABOVE: int  # ids above are certainly not stored; NEVER: unknown
@@ -63,78 +64,76 @@ class Entry(NamedTuple):
 
 
 FACT, BK = declare(Fact), declare(Entry)
-PLACES = 1 << 11
-"""Of the book of one connection: a quarter of them are used at most, then all is forgotten."""
+ENTRIES = 1 << 9
+"""Of the book of one connection: beyond that, all is forgotten."""
 SCHEMA = pa.schema([(name, pa.int64()) for name in Fact._fields])
 VERDICTS = pa.schema(
     [(name, pa.int64()) for name in ("connection_id", "publisher_id", "publisher_epoch", "stored", "above")]
 )
 """Of a publisher: ids up to `stored` were stored before it began, ids above `above` were not (NEVER: not known)."""
-Book = tuple[Ints, Ints]
-"""Entries (BK), and the places in use, after their number."""
+Book = tuple[Array, Array, Array]
+"""A table that finds entries (`lookup`), these (BK), and their number."""
 
 
-def fresh(places: int = PLACES) -> Book:
-    """Return an empty book.
+def fresh(entries: int = ENTRIES) -> Book:
+    """Return an empty book for this many entries."""
+    return whole(np.zeros((0, len(BK)), np.int64), entries)
 
-    Args:
-        places: a power of two.
-    """
-    return np.zeros((places, len(BK)), np.int64), np.zeros(places // 4 + 2, np.int64)
+
+def whole(used: Ints, entries: int = ENTRIES) -> Book:
+    """Return a book with these entries (`part`), and room for this many in all."""
+    rows = np.zeros((entries, len(BK)), np.int64)
+    rows[: len(used)] = used
+    return lu.table_of(rows, BK.KEY, len(used)), rows, np.array([len(used)], np.int64)
+
+
+def part(book: Book) -> Ints:
+    """Return the entries that are used: for the state of a walk."""
+    used: Ints = book[1][: book[2][0]]
+    return used
 
 
 @kernel
-def place_of(entries: Array, key: int) -> int:
-    """Return the place of a key, or the free place where it would be."""
-    mask = len(entries) - 1
-    at = key & mask
-    while entries[at, BK.KEY] != 0 and entries[at, BK.KEY] != key:
-        at = (at + 1) & mask
-    return at
-
-
-@kernel
-def forget(book: tuple[Array, Array]) -> None:
+def forget(book: Book) -> None:
     """Empty a book."""
-    entries, used = book
-    for i in range(1, used[0] + 1):
-        entries[used[i], BK.KEY] = 0
-    used[0] = 0
+    table, entries, count = book
+    lu.clear(table, entries, BK.KEY, count[0])
+    count[0] = 0
 
 
 @kernel
-def entered(book: tuple[Array, Array], key: int) -> int:
-    """Return the place of a key, which is added if it is not there; if there is no room the book is emptied first."""
-    entries, used = book
-    at = place_of(entries, key)
-    if entries[at, BK.KEY] == 0:
-        if used[0] + 2 > len(used):
+def entered(book: Book, key: int) -> int:
+    """Return the entry of a key, which is added if it is not there; if there is no room the book is emptied first."""
+    table, entries, count = book
+    at = lu.row_of(table, entries, BK.KEY, key)
+    if at < 0:
+        if count[0] >= len(entries):
             forget(book)
-            at = place_of(entries, key)
-        used[0] += 1
-        used[used[0]] = at
+        at = count[0]
+        count[0] += 1
         entries[at, BK.KEY] = key
         entries[at, BK.GENERATION] = 0
         entries[at, BK.STORED] = -1
         entries[at, BK.ABOVE] = NEVER
         entries[at, BK.ACTIVE] = 0
+        lu.enter(table, entries, BK.KEY, at)
     return at
 
 
 @kernel
-def renew(book: tuple[Array, Array], stream: int) -> None:
+def renew(book: Book, stream: int) -> None:
     """Note that a stream was created or deleted."""
     at = entered(book, stream)
-    book[0][at, BK.GENERATION] += 1
+    book[1][at, BK.GENERATION] += 1
 
 
 @kernel
-def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
-    """Return the place of a reference, with what holds for it since its stream began anew."""
-    entries, _ = book
+def noted(book: Book, stream: int, reference: int) -> int:
+    """Return the entry of a reference, with what holds for it since its stream began anew."""
+    table, entries, _ = book
     at = entered(book, reference)
-    of = place_of(entries, stream)
-    generation = entries[of, BK.GENERATION] if entries[of, BK.KEY] == stream else 0
+    of = lu.row_of(table, entries, BK.KEY, stream)
+    generation = entries[of, BK.GENERATION] if of >= 0 else 0
     if entries[at, BK.GENERATION] != generation:
         entries[at, BK.GENERATION] = generation
         entries[at, BK.STORED] = -1
@@ -144,9 +143,9 @@ def noted(book: tuple[Array, Array], stream: int, reference: int) -> int:
 
 
 @kernel
-def report(book: tuple[Array, Array], stream: int, reference: int, number: int) -> None:
+def report(book: Book, stream: int, reference: int, number: int) -> None:
     """Note the broker's answer on how far a reference is stored."""
-    entries, _ = book
+    entries = book[1]
     at = noted(book, stream, reference)
     entries[at, BK.STORED] = number if number > 0 else -1
     if number > 0 or entries[at, BK.ABOVE] > 0:
@@ -154,9 +153,9 @@ def report(book: tuple[Array, Array], stream: int, reference: int, number: int) 
 
 
 @kernel
-def begin(book: tuple[Array, Array], stream: int, reference: int) -> tuple[int, int, int]:
+def begin(book: Book, stream: int, reference: int) -> tuple[int, int, int]:
     """Begin a publisher: return what is stored, above what nothing is, and of which generation that is."""
-    entries, _ = book
+    entries = book[1]
     at = noted(book, stream, reference)
     entries[at, BK.ACTIVE] += 1
     above = entries[at, BK.ABOVE] if entries[at, BK.ACTIVE] == 1 else NEVER
@@ -164,9 +163,9 @@ def begin(book: tuple[Array, Array], stream: int, reference: int) -> tuple[int, 
 
 
 @kernel
-def end(book: tuple[Array, Array], stream: int, reference: int, generation: int, stored: int, sent: int) -> None:
+def end(book: Book, stream: int, reference: int, generation: int, stored: int, sent: int) -> None:
     """End a publisher of that generation, of which ids up to `stored` are stored, and up to `sent` may be."""
-    entries, _ = book
+    entries = book[1]
     at = noted(book, stream, reference)
     if entries[at, BK.GENERATION] == generation:
         entries[at, BK.ACTIVE] = max(entries[at, BK.ACTIVE] - 1, 0)
@@ -174,7 +173,7 @@ def end(book: tuple[Array, Array], stream: int, reference: int, generation: int,
         entries[at, BK.ABOVE] = max(entries[at, BK.ABOVE], sent)
 
 
-def read(facts: Any, publishers: Any, book: tuple[Any, Any], found: Any) -> None:
+def read(facts: Any, publishers: Any, book: Book, found: Any) -> None:
     """Read partial results in the order of time, which are few.
 
     Args:
@@ -219,7 +218,7 @@ def verdicts(partial: pa.Table) -> pa.Table:
     names = facts[:, [FACT.connection_id, FACT.publisher_id, FACT.publisher_epoch]]
     known, who = np.unique(names, axis=0, return_inverse=True)
     found = np.full((len(known), 4), (-1, NEVER, -1, 0), np.int64)
-    book = fresh(1 << max(6, (8 * len(facts)).bit_length()))
+    book = fresh(2 * len(facts) + 1)
     call(read, False, facts, who.astype(np.int64).reshape(-1), book, found)
     begun = (found[:, 2] >= 0) & (found[:, 3] == 0)
     columns = (*known[begun].T, found[begun, 0], found[begun, 1])

@@ -79,7 +79,7 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 5
+    VERSION = 6
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled = compiled
@@ -183,7 +183,7 @@ class StreamConfirms:
         waiting, _, counts = self.ids
         parts: dict[str, Any] = {
             "conn": self.conn, "gaps": self.gaps, "base": self.waiting.base, "waiting": waiting[: counts[CT.ROWS]],
-            "counts": counts, "asked": self.asked, "entries": self.book[0], "used": self.book[1], "state": self.state,
+            "counts": counts, "asked": self.asked, "book": stored.part(self.book), "state": self.state,
             "servers": self.servers.take_out(),
         }  # fmt: skip
         parts |= named("publishers", self.publishers)
@@ -197,7 +197,7 @@ class StreamConfirms:
         """See `walk.Walk`."""
         parts = unpack("stream_confirms", self.VERSION, state)
         self.conn, self.gaps, self.asked, self.state = (parts[name] for name in ("conn", "gaps", "asked", "state"))
-        self.book = parts["entries"], parts["used"]
+        self.book = stored.whole(parts["book"])
         self.servers.put_back(parts["servers"])
         rows, row_of, before, count = group(parts, "publishers")
         self.publishers = rows, row_of, before, count

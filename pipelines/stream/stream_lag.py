@@ -23,8 +23,9 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import hashed
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.speaking import difference
-from amqpscope.pipelines.model.store import declare, pack, unpack
+from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Rows, conform
 from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED, STORED
 
@@ -106,7 +107,7 @@ def write(state: Array, seen: Array, published: Array, first: int, end: int) -> 
         published[row] = state[ST.PUBLISHED]
 
 
-class StreamLag:
+class StreamLag(Remembers):
     """Writes `stream_deliveries`.
 
     Args:
@@ -115,12 +116,10 @@ class StreamLag:
 
     tables = ("stream_deliveries",)
     VERSION = 3
+    STATE = ("state", "held")
 
-    def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
-        self._reset()
-
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
         self.state = np.array([0, 0, -1, EVER, 0], np.int64)
         self.held = OFFSETS.empty_table()
         """The last rows, of one stream and time: more of them may come."""
@@ -146,22 +145,7 @@ class StreamLag:
         """Yield the rows that are still held, and reset the walk."""
         rows = self.held
         yield from self._walked(rows, self._keys(rows), rows["ts_ns"].to_numpy())
-        self._reset()
-
-    def take_out(self) -> bytes:
-        """Return the state as versioned bytes, and reset the walk."""
-        state = pack("stream_lag", self.VERSION, {"state": self.state, "held": self.held})
-        self._reset()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """Restore the state that `take_out` returned.
-
-        Raises:
-            ValueError: the bytes are the state of something else.
-        """
-        parts = unpack("stream_lag", self.VERSION, state)
-        self.state, self.held = parts["state"], parts["held"]
+        self.forget()
 
     @staticmethod
     def _keys(rows: pa.Table) -> Any:

@@ -682,6 +682,33 @@ def test_a_channel_that_is_opened_anew():
     )
 
 
+def test_what_comes_late_may_answer_a_channel_that_was_opened_twice_since():
+    c = Connection()
+    c.client("channel.open", epoch=1)
+    c.server("channel.open-ok", epoch=1)
+    for epoch in range(1, 5):
+        if epoch > 1:
+            c.client("channel.open", epoch=epoch)
+        c.client("basic.get", epoch=epoch)
+        c.client("channel.close", epoch=epoch)
+    c.lose(from_client=False)  # the answers of all are read now, where a length was damaged
+    c.server("basic.get-empty", epoch=4)
+    check(rows_alone(c), [{"outcome": "ok"}, *[{"outcome": "none", "ended_by": "gap"}] * 11])
+
+
+def test_nothing_came_late_where_the_server_goes_on_without_a_gap():
+    c = Connection()
+    for epoch in range(1, 5):
+        c.client("channel.open", epoch=epoch)
+        if epoch == 1:
+            c.server("channel.open-ok", epoch=1)
+            asked = c.client("basic.get", epoch=1)
+            closed = c.client("channel.close", epoch=1)
+    c.server("connection.start", channel=0, epoch=0)
+    found = {row["request_frame_no"]: row for row in rows_alone(c)}
+    assert (found[asked]["ended_by"], found[asked]["end_ts_ns"]) == ("channel-close", closed * TICK)
+
+
 def test_queues_that_requests_name():
     c = Connection()
     c.client("basic.get", queue="")  # declared before the capture
