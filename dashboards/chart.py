@@ -196,17 +196,18 @@ def time(low_ns: int, high_ns: int, busy: Sequence[tuple[int, int]] = ()) -> Sca
     return Scale(knots, shares, placed, f"{title}; idle stretches are skipped")
 
 
-def busy(moments: NDArray[np.int64], low_ns: int, high_ns: int) -> list[tuple[int, int]]:
+def busy(moments: NDArray[np.int64], low_ns: int, high_ns: int, least_ns: int = 0) -> list[tuple[int, int]]:
     """Return the stretches of time around moments; what is idle for more than an eighth of everything lies between.
 
     Args:
         moments: int64, when something happened (ns), in any order.
         low_ns: begin.
         high_ns: end.
+        least_ns: what is idle for no longer than this is no stretch: the moments are not known more finely.
     """
     span = max(high_ns - low_ns, 1)
     at = np.unique(np.clip(np.concatenate([moments, [low_ns, high_ns]]), low_ns, high_ns))
-    breaks = np.flatnonzero(np.diff(at) > span // 8)
+    breaks = np.flatnonzero(np.diff(at) > max(span // 8, least_ns))
     edge = span // 200
     begins = [low_ns, *(int(at[i + 1]) - edge for i in breaks)]
     ends = [*(int(at[i]) + edge for i in breaks), high_ns]

@@ -14,7 +14,7 @@ from amqpscope.dashboards.tables import Tables
 
 MOST = 12
 """Things that are shown in each column: those with most messages."""
-ROW, EDGE = 44, 12
+ROW, EDGE = 56, 12
 """Height of a thing, and of the space above the first (CSS pixels)."""
 LISTED = 1_000
 HEADS = ("clients that publish", "exchange and key", "queue", "consumers")
@@ -72,6 +72,10 @@ def _drawn(rows: Sequence[dict[str, Any]], tables: Tables) -> Flow:
             if place == 2:
                 weights[3][right] = weights[3].get(right, 0) + messages
             weights[place + 1].setdefault(right, 0)
+    published: dict[str, int] = {}
+    for (_, hub), (messages, _) in edges[0].items():
+        published[hub] = published.get(hub, 0) + messages
+    weights[1].update(published)  # also where it went to no queue, or to several
     for (_, right), (messages, _) in edges[1].items():
         weights[2][right] = max(weights[2][right], messages)
     span = _span(tables)

@@ -94,7 +94,7 @@ def query(tables: Tables, findings: Iterable[Row] = ()) -> Overview | None:
     begins = np.array([r["ts_ns"] for r in rates], np.int64)
     marks = [r[side] for r in findings for side in ("first_ts_ns", "last_ts_ns") if r[side] is not None]
     moments = np.concatenate([begins, begins + width, np.array(marks, np.int64)])
-    x = chart.time(low, high, chart.busy(moments, low, high))
+    x = chart.time(low, high, chart.busy(moments, low, high, width))
     queues = [r for r in relations.rows(tables, "queues") if r["wait_max_ns"] is not None]
     queues = sorted(queues, key=lambda r: -r["wait_max_ns"])[:QUEUES]
     colours = {r["queue"]: COLOURS[place] for place, r in enumerate(queues)}
@@ -142,7 +142,10 @@ def _rates(rates: Sequence[Row], low: int, high: int, width: int) -> Lane | None
         legend.append(Key(colour, name, "\N{BLACK SQUARE}" if place == 0 else "\N{WHITE SQUARE}"))
         total = sum(row[column] for row in rates)
         mean = total / ((high - low) / units.SECOND)
-        parts.append(f"{_rate(mean)} {name} per second, {_rate(float(values.max()))} at most")
+        most = float(values.max())
+        # a capture of few seconds may cut all of them: none has as many as the mean
+        at_most = f", {_rate(most)} at most" if most >= 0.99 * mean else ""
+        parts.append(f"{_rate(mean)} {name} per second{at_most}")
     if not curves:
         return None
     most = max(float(curve.values.max()) for curve in curves)

@@ -13,6 +13,7 @@ from amqpscope.dashboards.lanes import Overview
 from amqpscope.dashboards.section import Finding, Reading
 from amqpscope.dashboards.swimlanes import Swimlanes
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.formatting import counted
 from amqpscope.spec.findings import SEVERITIES
 
 PARTIES = ("capture", "broker", "client", "network")
@@ -83,7 +84,8 @@ def headline(rows: Sequence[Row], rules: Sequence[Row]) -> str:
     """Return what is wrong in one or two sentences; where nothing is, what was judged."""
     worse = [row for row in rows if row["severity"] != SEVERITIES[-1]]
     if not worse:
-        return findings.calm(list(rules))
+        below = f" {counted(len(rows), 'note')} below." if rows else ""
+        return f"{findings.calm(list(rules))}{below}"
     first, *others = worse
     second = next((row for row in others if row["severity"] == SEVERITIES[0]), None)
     return " ".join(filter(None, (_sentence(first), _sentence(second, "Besides, ") if second else "")))

@@ -76,6 +76,11 @@ def test_idle_stretches_are_skipped() -> None:
     assert (np.diff(scale.at(values)) >= 0).all()
 
 
+def test_what_is_known_by_the_second_has_no_idle_stretch_of_a_second() -> None:
+    moments = np.array([0, SECOND, 2 * SECOND], np.int64)
+    assert chart.busy(moments, 0, 2 * SECOND, SECOND) == [(0, 2 * SECOND)]
+
+
 @given(st.lists(st.integers(0, 10**15), max_size=20), st.integers(0, 10**15), st.integers(1, 10**15))
 def test_a_scale_of_time_rises_and_has_its_ends(moments: list[int], low: int, span: int) -> None:
     high = low + span
