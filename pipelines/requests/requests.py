@@ -137,7 +137,8 @@ class Requests(Uncertain):
 
     def _evict(self, channel: Channel, queue: Queue, ts: int) -> None:
         """Make room for a request of a queue."""
-        for left in filter(None, self.asked.left):
+        left = next(filter(None, self.asked.left), None)
+        if left is not None:
             request = left.popleft().request
             self.asked.live -= 1
             self.emit(Found(request.event, NONE, EVICTED, ts, request.note))

@@ -1,4 +1,4 @@
-"""py-amqp, the client of Celery, as one that does what it is told: see clients.py."""
+"""py-amqp, the client of Celery, driven by lines of a script: see clients.py."""
 
 import json
 import ssl

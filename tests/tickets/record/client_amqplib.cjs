@@ -1,4 +1,4 @@
-// amqplib (Node.js) as a client that does what it is told: see clients.py.
+// amqplib (Node.js) driven by lines of a script: see clients.py.
 const amqp = require('amqplib');
 const sleep = ms => new Promise(done => setTimeout(done, ms));
 const channels = {}, inbox = {}, confirmed = {};

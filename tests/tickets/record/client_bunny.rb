@@ -1,4 +1,4 @@
-# Bunny (Ruby) as a client that does what it is told: see clients.py.
+# Bunny (Ruby) driven by lines of a script: see clients.py.
 require "bunny"
 require "json"
 

@@ -181,7 +181,7 @@ def retried_twice(play: Play) -> None:
 
 @tickets(*TWO)
 def deleted_below(play: Play) -> None:
-    """Its queue is deleted; it is told, and waits on."""
+    """Its queue is deleted; the broker cancels it, and it waits on."""
     with play.sniff():
         admin = play.publisher("admin")
         worker = play.worker("worker-1")
