@@ -9,13 +9,14 @@ from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import settle
 from amqpscope.dissector.tcp.reorder_queue import buffered, drop_before
-from amqpscope.dissector.tcp.slots import LINGER_NS, ends_of, find, unlink
+from amqpscope.dissector.tcp.slots import LINGER_NS, closed, ends_of, find, replaced_by, unlink
 from amqpscope.dissector.tcp.state import (
     CLOSED,
     IDENTITIES,
     LEFT_OUT,
     OPEN,
     READ,
+    REUSED,
     STARTED_BY_OTHER,
     TWICE,
     Conn,
@@ -54,7 +55,23 @@ def sent(flows: Flows, slot: int, side: int) -> int:
 
 @kernel
 def end(flows: Flows, out: Results, slot: int) -> int:
-    """End a connection: emit all that it has buffered, over gaps. Return 0 when there is no room for results yet."""
+    """End a connection, and before it the one that it has replaced. Return 0 when there is no room for results yet."""
+    return 1 if end_replaced(flows, out, slot) and end_one(flows, out, slot) else 0
+
+
+@kernel
+def end_replaced(flows: Flows, out: Results, slot: int) -> int:
+    """End the connection that this one has replaced, if it is there. Return 0 when there is no room for results."""
+    before = replaced_by(flows, slot)
+    if before >= 0 and end_one(flows, out, before) == 0:
+        return 0
+    flows.conn[slot, Conn.FOLLOWS] = 0
+    return 1
+
+
+@kernel
+def end_one(flows: Flows, out: Results, slot: int) -> int:
+    """Emit all that a connection has buffered, over gaps, and end it. Return 0 when there is no room for results."""
     conn, direction, control, counts = flows.conn, flows.direction, flows.control, out.counts
     if 2 * control[Control.KNOWN] >= len(flows.younger):
         control[Control.WANT] = IDENTITIES
@@ -63,7 +80,7 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     if (
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
-        or counts[Count.FAULTS] + 2 > out.faults.shape[1]
+        or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.EVENTS] + 2 > out.events.shape[1]
         or counts[Count.ENDED] == len(out.ended)
     ):
@@ -89,7 +106,11 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     if left_out > 0:
         at = conn[slot, Conn.LAST_PACKET], conn[slot, Conn.LAST_TS], conn[slot, Conn.LAST_CAPTURE]
         note(out, slot, conn[slot, Conn.UP_SIDE], LEFT_OUT, -1, left_out, at)
-    flows.table[find(flows, ends_of(flows.facts, slot))] = -1
+    if conn[slot, Conn.REPLACED]:
+        place = find(flows, ends_of(flows.facts, slot), 0)
+        if place >= 0:
+            note_reuse(flows, out, slot, flows.table[place] - 1)
+    flows.table[find(flows, ends_of(flows.facts, slot), conn[slot, Conn.REPLACED])] = -1
     control[Control.TOMBSTONES] += 1
     unlink(flows, slot)
     flows.facts[slot, Facts.USED] = 2
@@ -97,6 +118,15 @@ def end(flows: Flows, out: Results, slot: int) -> int:
     out.ended[counts[Count.ENDED]] = slot
     counts[Count.ENDED] += 1
     return 1
+
+
+@kernel
+def note_reuse(flows: Flows, out: Results, slot: int, by: int) -> None:
+    """Note that another connection began with the endpoints of one whose end was not seen."""
+    conn = flows.conn
+    if closed(conn, slot) == 0:
+        at = conn[by, Conn.FIRST_PACKET], conn[by, Conn.FIRST_TS], conn[by, Conn.FIRST_CAPTURE]
+        note(out, slot, conn[by, Conn.UP_SIDE], REUSED, -1, conn[slot, Conn.PACKETS], at)
 
 
 @kernel
@@ -169,6 +199,6 @@ def evict(flows: Flows, out: Results, count: int) -> int:
 def end_all(flows: Flows, out: Results, slots: Array, begin: int) -> int:
     """End connections from `begin` on; return the index of the first that could not be ended yet."""
     for i in range(begin, len(slots)):
-        if end(flows, out, slots[i]) == 0:
+        if flows.facts[slots[i], Facts.USED] == 1 and end(flows, out, slots[i]) == 0:
             return i
     return len(slots)

@@ -8,14 +8,15 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SYN, SegmentBatch
 from amqpscope.dissector.tcp.arrival import acknowledged, take
-from amqpscope.dissector.tcp.endings import due, end, expire
+from amqpscope.dissector.tcp.endings import due, end, end_replaced, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identity, is_known
 from amqpscope.dissector.tcp.idle_timeout import IDLE_NS, release_idle, sweep, waits
 from amqpscope.dissector.tcp.late_syn import begins
-from amqpscope.dissector.tcp.numbers import endpoints, side_of
+from amqpscope.dissector.tcp.numbers import Ends, endpoints, side_of
 from amqpscope.dissector.tcp.reorder_queue import buffered
-from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, touch
+from amqpscope.dissector.tcp.replaced import LATE_NS, is_late, replace
+from amqpscope.dissector.tcp.slots import closed, find, later, open_slot, over, replaced_by, touch
 from amqpscope.dissector.tcp.state import (
     BY_CONTENT,
     CROWDED,
@@ -78,13 +79,21 @@ def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: F
 @kernel
 def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out: Results) -> int:
     """Return the slot of a segment's connection, which may begin with it and end another; -1 when there is no room."""
-    table, control = flows.table, flows.control
+    table, control, conn = flows.table, flows.control, flows.conn
     clock = control[Control.CLOCK]
     if (due(flows, clock) and expire(flows, out, clock) == 0) or sweep(flows, out, clock) == 0:
         return -1
     ends = endpoints(batch, i, side)
-    place = find(flows, ends)
+    place = find(flows, ends, 0)
     slot = table[place] - 1 if place >= 0 else -1
+    earlier = replaced_by(flows, slot) if slot >= 0 else -1
+    if earlier >= 0 and batch.ts_ns[i] > conn[slot, Conn.FIRST_TS] + LATE_NS:
+        if end_replaced(flows, out, slot) == 0:
+            return -1
+        earlier = -1
+    is_earlier = earlier >= 0 and is_late(batch, i, side, flows, slot, earlier)
+    if is_earlier:
+        slot = earlier
     control[Control.WANT] = wanted(batch, i, flows, out, slot)
     if control[Control.WANT] >= 0:
         return -1
@@ -92,26 +101,44 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
         release_idle(flows, out, slot)
         control[Control.WANT] = READ  # it is read as what the connection was
         return -1
-    before = 0
-    if slot >= 0:
-        if not is_followed(batch, i, side, flows, slot):
-            return slot
-        count = flows.conn[slot, Conn.PACKETS]
-        is_reused = closed(flows.conn, slot) == 0
-        before = 0 if over(flows.conn, slot, batch.ts_ns[i]) else flows.conn[slot, Conn.BEFORE] + 1
-        if end(flows, out, slot) == 0:
-            return -1
-        if is_reused:
-            note(out, slot, side, REUSED, -1, count, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
-    elif control[Control.LIVE] >= most:
+    if is_earlier or (slot >= 0 and not is_followed(batch, i, side, flows, slot)):
+        return slot
+    if flows.free[0] == 0 and control[Control.LIVE] < most:
+        control[Control.WANT] = SLOT
+        return -1
+    if slot < 0:
+        return begin_connection(batch, i, flows, ends, most, 0, 0)
+    if end_replaced(flows, out, slot) == 0:
+        return -1
+    if over(conn, slot, batch.ts_ns[i]):
+        return begin_connection(batch, i, flows, ends, most, 0, 0) if end(flows, out, slot) else -1
+    before = conn[slot, Conn.BEFORE] + 1
+    if control[Control.LIVE] < most:
+        replace(flows, slot, place)
+        return begin_connection(batch, i, flows, ends, most, before, 1)
+    count = conn[slot, Conn.PACKETS]
+    is_reused = closed(flows.conn, slot) == 0
+    if end(flows, out, slot) == 0:
+        return -1
+    if is_reused:
+        note(out, slot, side, REUSED, -1, count, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
+    return begin_connection(batch, i, flows, ends, most, before, 0)
+
+
+@kernel
+def begin_connection(
+    batch: SegmentBatch, i: int, flows: Flows, ends: Ends, most: int, before: int, is_beside: int
+) -> int:  # fmt: skip
+    """Take a slot for a connection that begins with a segment, and enter it in the hash table; -1: there is no room."""
+    table, control = flows.table, flows.control
+    if control[Control.LIVE] >= most:
         control[Control.WANT] = FEWER
         return -1
-    else:
-        place = -1 - place
     if flows.free[0] == 0:
         control[Control.WANT] = SLOT
         return -1
-    slot = open_slot(batch, i, flows, ends, before)
+    slot = open_slot(batch, i, flows, ends, before, is_beside)
+    place = -1 - find(flows, ends, 0)
     if table[place] < 0:
         control[Control.TOMBSTONES] -= 1
     table[place] = slot + 1

@@ -13,8 +13,11 @@ LINGER_NS = 30_000_000_000
 
 
 @kernel
-def find(flows: Flows, ends: Ends) -> int:
-    """Return the place of this pair of endpoints in the hash table, or -1 - the place of a free entry."""
+def find(flows: Flows, ends: Ends, replaced: int) -> int:
+    """Return the place of this pair of endpoints in the hash table, or -1 - the place of a free entry.
+
+    With `replaced` 1, that of the connection which the latest one has replaced.
+    """
     facts, table = flows.facts, flows.table
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
     mask = len(table) - 1
@@ -36,6 +39,7 @@ def find(flows: Flows, ends: Ends) -> int:
                 and facts[slot, Facts.B_PORT] == b_port
                 and facts[slot, Facts.A_HI] == a_hi
                 and facts[slot, Facts.B_HI] == b_hi
+                and flows.conn[slot, Conn.REPLACED] == replaced
             ):
                 return place
         place = (place + 1) & mask
@@ -48,6 +52,16 @@ def ends_of(facts: Array, slot: int) -> Ends:
         facts[slot, Facts.A_HI], facts[slot, Facts.A_LO], facts[slot, Facts.A_PORT],
         facts[slot, Facts.B_HI], facts[slot, Facts.B_LO], facts[slot, Facts.B_PORT],
     )  # fmt: skip
+
+
+@kernel
+def replaced_by(flows: Flows, slot: int) -> int:
+    """Return the slot of the connection that this one has replaced, and that has not ended; -1: there is none."""
+    if flows.conn[slot, Conn.FOLLOWS] == 0:
+        return -1
+    place = find(flows, ends_of(flows.facts, slot), 1)
+    found: int = flows.table[place] - 1 if place >= 0 else -1
+    return found
 
 
 @kernel
@@ -92,10 +106,10 @@ def touch(flows: Flows, slot: int) -> None:
 
 
 @kernel
-def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int) -> int:
+def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int, is_beside: int) -> int:
     """Take a slot for a connection that begins with this segment, after others of the same endpoints.
 
-    There must be a free one, with empty rows.
+    There must be a free one, with empty rows. `is_beside` is 1 if the one before it has not ended.
     """
     facts, conn = flows.facts, flows.conn
     a_hi, a_lo, a_port, b_hi, b_lo, b_port = ends
@@ -119,6 +133,7 @@ def open_slot(batch: SegmentBatch, i: int, flows: Flows, ends: Ends, before: int
     conn[slot, Conn.POINT_CAPTURE] = point
     conn[slot, Conn.UP_SIDE] = side_of(batch, i)
     conn[slot, Conn.ASIDE] = 1 if before > 0 and batch.flags[i] & SYN else 0
+    conn[slot, Conn.FOLLOWS] = is_beside
     conn[slot, Conn.UNSETTLED] = 1 if batch.flags[i] & SYN == 0 else 0
     append(flows, slot, OPEN)
     flows.control[Control.LIVE] += 1
@@ -149,6 +164,6 @@ def rebuild(flows: Flows) -> None:
     """Fill an empty hash table with the connections that have not ended."""
     for slot in range(flows.facts.shape[0]):
         if flows.facts[slot, Facts.USED] == 1:
-            place = find(flows, ends_of(flows.facts, slot))
+            place = find(flows, ends_of(flows.facts, slot), flows.conn[slot, Conn.REPLACED])
             if place < 0:
                 flows.table[-1 - place] = slot + 1

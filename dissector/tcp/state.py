@@ -110,6 +110,8 @@ class Conn(Matrix):
     POINTS = column("capture points in its file, where each packet is there once for each; 0: one, or not known yet")
     CONTRADICTED = column("1: a fault says that the clocks of its directions differ")
     ASIDE = column("1: other capture points show another connection of these endpoints")
+    FOLLOWS = column("1: it has replaced a connection of the same endpoints, of which segments may still come")
+    REPLACED = column("1: another connection of the same endpoints has replaced it")
     QUIET_NS = column("the last time of SILENCE_NS or more without new bytes, before any FIN or RST")
     HEARD = column("bits 0, 1: side 0, 1 sent new bytes since then; BOTH also where one did and the other acknowledged")
     OUTLIVED_NS = column("the longest of these times after which both sides went on")

@@ -24,6 +24,8 @@ PORTS = (5671, 5672, 5551, 5552)
 """Default ports of one broker: AMQP and streams, with and without TLS."""
 UNKNOWN, FIRST = 0, 2
 """Numbers of homes: of a connection whose virtual host is not known; the first of those that are."""
+UNSURE = -1
+"""Instead of UNKNOWN, where several virtual hosts of the connection's broker are known."""
 
 
 def digests(connections: pa.Table, compiled: bool | None = None) -> list[Any]:
@@ -64,6 +66,8 @@ class Homes:
         homes[(broker == 0) | (vhost == 0)] = 0
         known = np.unique(homes[homes != 0])
         self._home = np.where(homes == 0, UNKNOWN, np.searchsorted(known, homes) + FIRST)
+        brokers, count = np.unique(_brokers_of(self._home, broker), return_counts=True)
+        self._shared = brokers[count > 1]
         self.several = len(known) > 1 or len(np.unique(broker[broker != 0])) > 1
 
     def of(self, connections: Any) -> tuple[Any, Any]:
@@ -73,6 +77,17 @@ class Homes:
         at = np.minimum(np.searchsorted(self._connections, connections), len(self._connections) - 1)
         found = self._connections[at] == connections
         return np.where(found, self._home[at], UNKNOWN), np.where(found, self._broker[at], 0)
+
+    def doubted(self, connections: Any) -> tuple[Any, Any]:
+        """Return the same, but UNSURE homes where the broker has several virtual hosts."""
+        home, broker = self.of(connections)
+        return np.where((home == UNKNOWN) & np.isin(broker, self._shared), UNSURE, home), broker
+
+
+def _brokers_of(homes: Any, brokers: Any) -> Any:
+    """Return the broker of each known home, once."""
+    homes, at = np.unique(homes, return_index=True)
+    return brokers[at[homes >= FIRST]]
 
 
 def _known(groups: Any, values: Any, count: int) -> Any:

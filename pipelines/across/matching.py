@@ -8,7 +8,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import i64, kernel, u64
 from amqpscope.dissector.kernels.words import MASK
-from amqpscope.pipelines.across.homes import UNKNOWN
+from amqpscope.pipelines.across.homes import UNKNOWN, UNSURE
 from amqpscope.pipelines.across.keys import FROM_AFAR, KINDS, STAYED, TRACE
 from amqpscope.pipelines.model.store import declare
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     PLACE: int  # of `keyed`; 0 for unknown
     MOVED: int  # of `keyed`
     BROKER: int  # of `Homes`; 0 for unknown
-    HOME: int  # of `Homes`
+    HOME: int  # of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known
     REDELIVERED: int
     RETURNS: int
 
@@ -53,6 +53,7 @@ class Slot(NamedTuple):
     PLACE: int
     MOVED: int
     BROKER: int
+    HOME: int
     FIRSTS: int  # deliveries matched with it
     REPEATED: int  # the same, redelivered
 
@@ -205,7 +206,7 @@ def only_publish(rows: Array, i: int, sub_key: int, slots: Array, state: Array) 
     """
     ts = rows[i, ROW.TS]
     window = state[STATE.WINDOW]
-    is_wide = state[STATE.SCOPES] == 1 or rows[i, ROW.HOME] == UNKNOWN or rows[i, ROW.MOVED] == FROM_AFAR
+    is_wide = state[STATE.SCOPES] == 1 or rows[i, ROW.HOME] <= UNKNOWN or rows[i, ROW.MOVED] == FROM_AFAR
     only = _ASK_NEXT
     publishes = 0
     for scope in range(1 if is_wide else 2):
@@ -222,9 +223,12 @@ def only_publish(rows: Array, i: int, sub_key: int, slots: Array, state: Array) 
 
 @kernel
 def may_come(rows: Array, i: int, slots: Array, at: int) -> bool:
-    """Return whether a delivery may be of a publish: same broker and place as far as known, or headers say why not."""
+    """Return whether a delivery may be of a publish: same home and place as far as known, or headers say why not."""
     if rows[i, ROW.MOVED] == FROM_AFAR:
         return True
+    is_unsure = rows[i, ROW.HOME] == UNSURE or slots[at, SLOT.HOME] == UNSURE
+    if is_unsure and rows[i, ROW.CONNECTION] != slots[at, SLOT.CONNECTION]:
+        return False
     here = rows[i, ROW.BROKER]
     there = slots[at, SLOT.BROKER]
     if here != 0 and there != 0 and here != there:

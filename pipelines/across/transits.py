@@ -143,7 +143,7 @@ class Transits:
     def take_out(self) -> bytes:
         """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
-        state = pack("transits", 2, parts)
+        state = pack("transits", 3, parts)
         self._clear()
         return state
 
@@ -153,7 +153,7 @@ class Transits:
         Raises:
             ValueError: the bytes are the state of something else.
         """
-        parts = unpack("transits", 2, state)
+        parts = unpack("transits", 3, state)
         self.state = parts["state"]
         self.captures = {name: number for number, name in enumerate(parts["captures"])}
         self._fill(parts["slots"])
@@ -187,7 +187,7 @@ class Transits:
         columns[ROW.REDELIVERED] = rows["redelivered"].fill_null(False)
         matrix = np.zeros((len(ROW), len(rows)), np.int64).T  # filled by columns
         if self.homes:
-            found = self.homes.of(rows["connection_id"].fill_null(-1).to_numpy())
+            found = self.homes.doubted(rows["connection_id"].fill_null(-1).to_numpy())
             matrix[:, ROW.HOME], matrix[:, ROW.BROKER] = found
         for column, values in columns.items():
             if values.null_count:

@@ -14,14 +14,14 @@ from amqpscope.dissector.kernels.state import StateError
 from amqpscope.dissector.tables.rows import Row as Found
 from amqpscope.dissector.tcp.reassembler import Reassembler
 from amqpscope.dissector.tcp.state import Facts
-from tests.captures.damage.ways import HARMFUL, HARMLESS, Capture, numbered
+from tests.captures.damage.ways import HARMFUL, HARMLESS, ODD, Capture, numbered
 from tests.dissector.builders import pcap
 from tests.dissector.moves import Relay, Split, by_connection
 from tests.dissector.runs import FOLDER, SETS, Row, dissect, recorded, tables
 
 RECORDINGS = sorted([*FOLDER.glob("*.pcap"), *FOLDER.glob("*.pcapng"), *SETS])
 SEVERAL = ("stream_super.pcap", "tls_failures.pcap", "violations.pcap", "lossy_link.pcap", "qpid_multi_session.pcap")
-DAMAGED = ("tls_sessions_13.pcap", "stream_rstream.pcap", "failed_calls.pcap", "qpid_props.pcap")
+DAMAGED = ("tls_sessions_13.pcap", "stream_rstream.pcap", "failed_calls.pcap", "qpid_props.pcap", "port_reused.pcap")
 BORDERS = 5
 """Batches that a recording is read in, about, unless it has less than 1500 bytes for each."""
 INTERPRETED = ("stream_super.pcap", "tls_sessions.pcap", "lossy_link.pcap", "qpid_props.pcap")
@@ -149,11 +149,11 @@ def test_an_idle_connection_is_a_few_kilobytes(name: str) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("way", ["lossy", "reordered", "late", "snapped anywhere", "overlapping"])
+@pytest.mark.parametrize("way", ["lossy", "reordered", "late", "snapped anywhere", "overlapping", "two cards"])
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_captures_move_and_split(name: str, way: str, tmp_path: Path) -> None:
     packets, link = recorded(name)
-    damaged = (HARMLESS | HARMFUL)[way](Capture(numbered(packets), link), random.Random(f"{name} {way}"))
+    damaged = (HARMLESS | HARMFUL | ODD)[way](Capture(numbered(packets), link), random.Random(f"{name} {way}"))
     path = tmp_path / "damaged.pcap"
     path.write_bytes(pcap(damaged, ns=True, link=link))
     options = options_of(FOLDER / name)

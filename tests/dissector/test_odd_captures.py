@@ -22,7 +22,7 @@ SECOND = 1_000_000_000
 BEAT = raw(8, 0, b"")
 
 RECORDED = ("orders_pika", "orders_aio_pika", "orders_amqplib", "stream_rstream", "failed_handshakes", "refused_opens",
-            "thrown_out", "tls_failures", "qpid_python_peers")  # fmt: skip
+            "thrown_out", "tls_failures", "qpid_python_peers", "port_reused")  # fmt: skip
 """By several clients; of those that failed, the verdict must stay as well."""
 
 
@@ -55,6 +55,33 @@ def test_what_an_end_acknowledges_came_before_it(skew_ms: int) -> None:
     ]
     row = connection(sorted(skewed, key=lambda packet: packet.ts_ns))
     assert (row["handshake_outcome"], row["ending"], row["closed_by"]) == ("ok", "client-gone", "client-fin")
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("isns", [(50_000, 90_000), (4_294_917_296, 200), (3_000_000, 77)])
+@pytest.mark.parametrize("skew_ms", [-8, -3, 3, 8])
+def test_the_end_of_a_connection_whose_port_is_used_again_may_come_late(
+    skew_ms: int, isns: tuple[int, int], is_closed: bool
+) -> None:
+    """Whichever card is ahead; the sequence numbers of the next one are higher, wrap, or are lower."""
+    first = Tape(isn=(isns[0], 60_000)).play([*handshake(), *opening(1), *opening(2)])
+    if is_closed:
+        first.segment(CLIENT, flags=RST | ACK)
+    second = Tape(isn=(isns[1], 100_000), start_ns=first.packets[-1].ts_ns + 1).play([*handshake(), *opening(1)]).end()
+    capture = Capture(numbered(first.packets + second.packets), 1)
+    skewed = [
+        replace(packet, ts_ns=packet.ts_ns + skew_ms * SECOND // 1000 * to)
+        for packet, to in zip(capture.packets, toward_server(capture), strict=True)
+    ]
+    whole, found = (
+        dissect_packets(packets, check=True)
+        for packets in (capture.packets, sorted(skewed, key=lambda packet: packet.ts_ns))
+    )
+    names = ("connection_id", "handshake_outcome", "ending", "closed_by", "packets", "lost_bytes", "frames")
+    assert [[row[name] for name in names] for row in rows(found["connections"])] == [
+        [row[name] for name in names] for row in rows(whole["connections"])
+    ]
+    assert [row["code"] for row in rows(found["anomalies"])] == ["connection-reused-port"] * (not is_closed)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])

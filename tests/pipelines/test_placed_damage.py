@@ -168,6 +168,30 @@ def test_equal_messages_elsewhere_or_passed_on_are_of_no_publish_that_was_seen(n
             assert (row["latency_ns"] is None) == (row["matched_by"] == "ambiguous") == (publisher is None)
 
 
+@pytest.mark.parametrize("name", ["passed_on", "passed_on_pika", "passed_on_aio_pika"])
+def test_where_a_broker_has_several_virtual_hosts_one_that_is_not_known_proves_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    """The connection.open of the publisher is lost, or of the reader beside it: that of the other reader is seen."""
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    opens = [row for row in recording.tables["amqp091_frames"].to_pylist() if row["method"] == "connection.open"]
+    found = without({name: [[row["packet"]] for row in opens if row["virtual_host"] == "one"]}, tmp_path)
+    counts = [count for (_, table), count in found.counts.items() if table == "transits"]
+    assert [(count["wrong"], count["found"], count["right"]) for count in counts] == [(0, 18, 12)] * 2
+
+
+@pytest.mark.parametrize("name", ["orders_aio_pika", "rpc_calls"])
+def test_where_no_virtual_host_is_known_messages_are_followed(name: str, tmp_path: Path) -> None:
+    """As in a capture that begins in the middle."""
+    recording = Recording.of(FOLDER / f"{name}.pcap")
+    opens = set(packets_of(recording, lambda row: row.get("method") == "connection.open"))
+    sure = [
+        sum(row["matched_by"] != "ambiguous" for row in damaged(recording, kept, tmp_path)["transits"].to_pylist())
+        for kept in (lambda _: True, lambda packet: packet.interface not in opens)
+    ]
+    assert sure[0] == sure[1] > 10
+
+
 @pytest.mark.parametrize("name", ["stream_lag", "stream_behind"])
 def test_a_consumer_behind_its_stream_lags_by_what_was_confirmed(name: str, tmp_path: Path) -> None:
     """All was confirmed before it began; without its publishers, nobody knows how long the stream is."""

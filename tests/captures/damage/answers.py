@@ -175,12 +175,14 @@ def runs_of(found: Iterable[Recording], ways: Iterable[str], seeds: Iterable[int
 def own(
     tables: dict[str, pa.Table], packets: list[Packet], number: int, later_ns: int, ids: dict[int, int]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """The tables of a run with a capture, connections, messages and streams, and at a time, that no other run has."""
+    """The tables of a run with captures, brokers, connections, messages and streams, and at a time, of its own."""
     changed = {
         "connection_id": ids.get,
         "message_id": lambda text: text and f"{number}-{text}",
         "trace_id": lambda text: text and f"{number}-{text}",
         "stream": lambda text: text and f"{number}-{text}",
+        "server_ip": lambda text: text and f"{number}-{text}",
+        "server_properties": lambda text: text and text.replace('"cluster_name":"', f'"cluster_name":"{number}-'),
         "capture": lambda path: path and f"{number}.pcap",
         "body_hash": lambda value: None if value is None else value ^ number,
     }

@@ -50,8 +50,13 @@ AFAR = {"headers": '{"x-received-from":[{"uri":"amqp://up"}]}'}
     [
         (HERE, HERE, [], True),
         (HERE, HERE | {"vhost": "b"}, [], False),
-        (HERE, HERE | {"vhost": None}, [HERE | {"vhost": "b"}], True),  # as far as known
-        (HERE | {"vhost": None}, HERE, [HERE | {"vhost": "b"}], True),
+        (HERE, HERE | {"vhost": None}, [HERE], True),  # as far as known
+        (HERE | {"vhost": None}, HERE, [HERE], True),
+        (HERE | {"vhost": None}, HERE | {"vhost": None}, [HERE | {"vhost": None}], True),
+        (HERE, HERE | {"vhost": None}, [HERE | {"vhost": "b"}], False),  # may be there
+        (HERE | {"vhost": None}, HERE, [HERE | {"vhost": "b"}], False),
+        (HERE | {"vhost": None}, HERE | {"vhost": None}, [HERE, HERE | {"vhost": "b"}], False),
+        (HERE, HERE | {"vhost": None}, [HERE | {"server_ip": "10.0.0.2", "vhost": "b"}], True),  # at another broker
         (HERE, HERE | {"server_ip": "10.0.0.2"}, [], False),
         (HERE, HERE | {"server_ip": "10.0.0.2", "vhost": None}, [], False),
         (HERE, HERE | {"server_port": 5552}, [HERE | {"vhost": "b"}], True),  # its streams
@@ -91,6 +96,16 @@ def test_federation_passes_a_message_on(consumer):
 def test_another_exchange_or_key_has_a_reason(published, delivered, matches, message):
     found = how(HERE, HERE, ALIKE | message | published, ALIKE | message | delivered)
     assert found == ("ambiguous" if not matches else "trace" if "trace_id" in message else "message-id")
+
+
+def test_one_connection_is_in_one_virtual_host():
+    both = Connection(**HERE | {"vhost": None})
+    both.publish(None, **ID)
+    both.deliver(1, **ID)
+    both.messages[-1]["ts_ns"] += TICK
+    tables = arrow([both, Connection(**HERE), Connection(**HERE | {"vhost": "b"})])
+    (found,) = jobs.transits(tables["messages"], connections=tables["connections"]).to_pylist()
+    assert found["matched_by"] == "message-id"
 
 
 def test_publishes_of_other_virtual_hosts_do_not_make_it_ambiguous():
@@ -180,17 +195,26 @@ def test_it_is_the_rule(seed):
              "protocol": "amqp-0-9-1", "headers": some.choice([None, None, '{"CC":["k"]}', '{"x-shovelled":true}'])}
         )  # fmt: skip
 
+    homes = {(each["server_ip"], each["vhost"]) for each in ids.values() if each["vhost"]}
+
     def at_home(row: Row, other: Row) -> bool:
         here, there = ids[row["connection_id"]], ids[other["connection_id"]]
         if here["vhost"] is None or there["vhost"] is None:
             return True
         return (here["vhost"], here["server_ip"]) == (there["vhost"], there["server_ip"])
 
+    def is_unsure(row: Row) -> bool:
+        here = ids[row["connection_id"]]
+        return here["vhost"] is None and len({vhost for server, vhost in homes if server == here["server_ip"]}) > 1
+
     def matched(row: Row) -> int | None:
         afar = "x-shovelled" in (row["headers"] or "")
         near = [each for each in rows if each["kind"] == "publish" and each["ts_ns"] <= row["ts_ns"]]
         near = [each for each in near if each["message_id"] == row["message_id"] and (afar or at_home(row, each))]
         if len(near) != 1:
+            return None
+        is_one = row["connection_id"] == near[0]["connection_id"]
+        if not (afar or is_one) and (is_unsure(row) or is_unsure(near[0])):
             return None
         servers = {ids[each["connection_id"]]["server_ip"] for each in (row, near[0])}
         moved = row["headers"] or near[0]["headers"]
@@ -200,7 +224,6 @@ def test_it_is_the_rule(seed):
     messages = arrow_table("messages", rows)
     found = jobs.transits(messages, connections=arrow(connections)["connections"]).to_pylist()
     mine = {row["deliver_frame_no"]: row["publish_frame_no"] for row in found}
-    homes = {(each["server_ip"], each["vhost"]) for each in ids.values() if each["vhost"]}
     if len(homes) > 1 or len({each["server_ip"] for each in ids.values()}) > 1:
         assert mine == {row["frame_no"]: matched(row) for row in rows if row["kind"] == "deliver"}
 
