@@ -48,7 +48,7 @@ def handler_pauses(play: Play) -> None:
 
 @ticket
 def shared_limit(stage: Ticket) -> None:
-    """Two consumers share the prefetch of their channel; one never acknowledges, and the other one gets nothing more."""
+    """Two consumers share the prefetch of their channel; one never acknowledges, so the other one gets no more."""
     with stage.sniff():
         mixer = stage.pika("mixer")
         channel = mixer.channel()
