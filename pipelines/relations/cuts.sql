@@ -13,6 +13,7 @@ alike as (
 )
 select q.connection_id, q.client, q.server, q.quiet_ns, q.closed_by, q.closed_ts_ns, q.last_packet, q.first_capture
 from quiet q join alike a on q.server = a.server
-where (20 * a.low_ns between 19 * q.quiet_ns and 21 * q.quiet_ns or 20 * a.high_ns between 19 * q.quiet_ns and 21 * q.quiet_ns)
+where ((20 * a.low_ns >= 19 * q.quiet_ns and 20 * a.low_ns <= 21 * q.quiet_ns)
+        or (20 * a.high_ns >= 19 * q.quiet_ns and 20 * a.high_ns <= 21 * q.quiet_ns))
     and (a.last_ts_ns - q.closed_ts_ns > 1000000000 or q.closed_ts_ns - a.first_ts_ns > 1000000000)
 group by q.connection_id, q.client, q.server, q.quiet_ns, q.closed_by, q.closed_ts_ns, q.last_packet, q.first_capture
