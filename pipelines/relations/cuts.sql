@@ -9,7 +9,7 @@ alike as (
     -- each is compared with the shortest and the longest silence of each tenth of a second
     select server, min(quiet_ns) as low_ns, max(quiet_ns) as high_ns, min(closed_ts_ns) as first_ts_ns,
         max(closed_ts_ns) as last_ts_ns
-    from quiet group by server, quiet_ns - quiet_ns % 100000000
+    from quiet group by server, quiet_ns - quiet_ns % nullif(100000000, 0)
 )
 select q.connection_id, q.client, q.server, q.quiet_ns, q.closed_by, q.closed_ts_ns, q.last_packet, q.first_capture
 from quiet q join alike a on q.server = a.server
