@@ -419,7 +419,7 @@ def differences(row: Row, sent: Row) -> set[str]:
     others = OF_OTHERS | ({"delivery_tag"} if row.get("protocol") == "amqp-0-10" else set())
     return {
         name for name, value in sent.items()
-        if name not in LEFT_OUT and row[name] != value
+        if row[name] != value and name not in LEFT_OUT
         and not (row[name] is None and (partial or name in others)) and not (partial and name in LONG)
     }  # fmt: skip
 
