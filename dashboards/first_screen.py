@@ -138,7 +138,7 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     if total or not data["goes_on"]:
         lines.append(line)
     if data["goes_on"]:
-        lines.append("the capture goes on: connections that are open count when they end")
+        lines.append("the capture goes on: connections that are open count as if it ended here")
     return "\n".join(part for text in lines for part in textwrap.wrap(text, width))
 
 
@@ -165,7 +165,7 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
-        none = " yet: no connection has ended." if data["goes_on"] else ": no connection was decoded."
+        none = " yet: no connection was decoded." if data["goes_on"] else ": no connection was decoded."
         said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{none}"
         lines += textwrap.wrap(said, width)
     for row in notes:

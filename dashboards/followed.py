@@ -46,7 +46,7 @@ def statistics(
         def tables() -> Tables:
             return Tables(None, folder / "stats")
 
-        make = partial(following.Analysis, options, HOUR_NS)
+        make = partial(following.Shown, options, HOUR_NS)
         yield tables, followed.run(given, options, following.schemas(), make, after=lambda: show(tables()), shown=shown)
 
 

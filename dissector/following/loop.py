@@ -25,10 +25,17 @@ LOOK_S = 1.0
 
 
 class End(NamedTuple):
-    """What a batch leaves: state by name, and rows by table that stand until the next batch."""
+    """What a batch leaves.
+
+    Attributes:
+        state: by name.
+        renewed: rows by table that stand until the next batch.
+        ahead: makes them instead, of the state of the dissection; None: nothing does.
+    """
 
     state: Mapping[str, bytes]
     renewed: Mapping[str, pa.Table] = {}
+    ahead: Callable[[bytes], Mapping[str, pa.Table]] | None = None
 
 
 class Batch(Protocol):
@@ -170,7 +177,8 @@ class Follower:
                     return False
             end = batch.finish(is_last)
             state = dissection.take_out(is_last)
-            self.journal.commit(output, {**end.state, NAME: state}, end.renewed, is_last)
+            renewed = end.ahead(state) if end.ahead else end.renewed
+            self.journal.commit(output, {**end.state, NAME: state}, renewed, is_last)
         except BaseException:
             output.abort()
             raise

@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from amqpscope.dissector.dissector import Dissector, Options
 from amqpscope.dissector.following.dissection import Dissection
+from amqpscope.dissector.following.folder import Plan
 from amqpscope.dissector.following.journal import Journal
 from amqpscope.dissector.following.loop import End
 from amqpscope.dissector.tables.output import Output
 from amqpscope.dissector.tables.rows import Work
 from amqpscope.pipelines.model.store import pack, unpack
-from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.model.walk import Collected, schema
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.engine import Emit
 from amqpscope.pipelines.run.incremental import Continuing
@@ -61,7 +62,7 @@ class Analysis:
         dissection: Dissection,
         most: int = MOST_ROWS,
     ) -> None:
-        self._dissection = dissection
+        self._options, self._dissection = options, dissection
         state = read_state(journal)
         self._cut: list[str] = state.get("cut", [])
         """Captures of earlier batches with cut packets, the latest ones."""
@@ -92,6 +93,37 @@ class Analysis:
         """Walk over the rows so far."""
         ended = self.engine.walk_batch(is_last)
         self.engine.conclude_batch(ended, self._dissection.dissector.held_ns, is_last)
+
+
+class Shown(Analysis):
+    """A batch of statistics that are shown after it, with all that would be there if the captures ended here.
+
+    What this adds stands until the next batch: rows of requests that wait and of connections that go on.
+    """
+
+    def finish(self, is_last: bool) -> End:
+        """See `loop.Batch`."""
+        end = super().finish(is_last)
+        if is_last:
+            return end._replace(
+                renewed={name: each.empty_table() for name, each in schemas().items()} | {**end.renewed}
+            )
+        return end._replace(ahead=partial(self._ahead, end.state[NAME]))
+
+    def _ahead(self, statistics: bytes, dissection: bytes) -> dict[str, pa.Table]:
+        state, found = unpack(NAME, VERSION, statistics), Collected()
+        rest = Dissection(self._options, dissection)
+        engine = engine_of(
+            self.engine.compiled, self.engine.window_ns, lambda name, rows: found.add([(name, rows)]), self._options,
+            rest.dissector, state,
+        )  # fmt: skip
+        engine.merge(state)
+        for work in rest.work(Plan([], {}, None, 0), is_last=True):
+            if work is not None:
+                add(engine, work, snapped(self._dissection, self._cut))
+        engine.conclude_batch(engine.walk_batch(is_last=True), rest.dissector.held_ns, is_last=True)
+        found.add(engine.summaries(is_last=True).items())
+        return {name: found.table(name) for name in schemas()}
 
 
 def engine_of(

@@ -5,6 +5,7 @@ So they are on Spark, and so are the tables of the dissection there.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from amqpscope.dissector.dissector import Options
 from amqpscope.dissector.following.parts import Cutter
 from amqpscope.dissector.reading import Reading
 from amqpscope.pipelines.run import incremental, local
-from amqpscope.pipelines.run.following import Analysis, schemas
+from amqpscope.pipelines.run.following import Analysis, Shown, schemas
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.dissector.builders import pcap
 from tests.dissector.follows import follow, is_evicted_once, killed, paused, rotate, written
@@ -88,6 +89,31 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
             follow(folder, out / "followed", make=MAKE, tables=schemas())
     follow(folder, out / "followed", until_idle=0, make=MAKE, tables=schemas())
     assert rows(out / "followed") == expected(folder, out / "at once")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [
+    "lossy_link.pcap", "blocked.pcap", "rpc_calls.pcap", "qpid_multi_session.pcap", "stream_super.pcap",
+    "failed_handshakes.pcap", "begun_before.pcap", "transactions.pcap", "blocked_untold.pcap",
+])  # fmt: skip
+def test_what_is_shown_after_a_batch_is_all_until_then(name: str, tmp_path: Path) -> None:
+    """As of a capture that ends with the files that were taken."""
+    folder, so_far, out = tmp_path / "captures", tmp_path / "so far", tmp_path / "followed"
+    folder.mkdir()
+    so_far.mkdir()
+    packets = len(recorded(name)[0])
+    make = partial(Shown, Options(), HOUR_NS, most=0)
+    before: Path | None = None
+    for number, (_, file, content) in enumerate(rotated(name, [packets // 5, packets // 3, packets // 2], 1)):
+        (folder / file).write_bytes(content)
+        taken = follow(folder, out, make=make, tables=schemas()).progress.files
+        if before is not None:
+            shutil.copy(before, so_far)
+        assert taken == number
+        assert taken == 0 or rows(out) == expected(so_far, tmp_path / f"at once {number}")
+        before = folder / file
+    follow(folder, out, until_idle=0, make=make, tables=schemas())
+    assert rows(out) == expected(folder, tmp_path / "at once")
 
 
 @pytest.mark.parametrize(("window_ns", "most"), [(90 * 10**9, incremental.MOST_WAITING), (HOUR_NS, 1)])
