@@ -6,6 +6,7 @@ import datetime as dt
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from amqpscope.dashboards import relations, time_spent
@@ -159,7 +160,7 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     room = len(str(min(len(worse), MOST_FINDINGS))) + 1
     for number, row in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<{room}}{row['party'].upper():8} "
-        body = clean(row["text"]) + _packets(row)
+        body = clean(row["text"]) + _packets(row, len(data["captures"]) > 1)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
         lines += [line.replace(_TIED, " ") for line in wrapped]
     if len(worse) > MOST_FINDINGS:
@@ -181,11 +182,15 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     return "\n".join(lines)
 
 
-def _packets(row: Row) -> str:
+def _packets(row: Row, several: bool) -> str:
+    """Return which packets show a finding; of several captures with the name, and the first where they are of two."""
     first, last = row["first_packet"], row["last_packet"]
     if first is None:
         return ""
-    return f"  packet{_TIED}{first}" if last in (None, first) else f"  packets{_TIED}{first}-{last}"
+    of = f" of {clean(Path(row['first_capture']).name)}" if several and row["first_capture"] else ""
+    if last in (None, first) or (several and not row["filter"]):
+        return f"  packet{_TIED}{first}{of}"
+    return f"  packets{_TIED}{first}-{last}{of}"
 
 
 def _queues(queues: Sequence[Row], width: int) -> str:

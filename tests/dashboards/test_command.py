@@ -155,6 +155,18 @@ def test_first_screens_of_a_directory_that_is_followed(rotated: Path, capsys: py
     assert last == capsys.readouterr().out
 
 
+def test_packets_of_several_captures_have_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Packets are counted by file: what is shown from one to another begins in the first."""
+    data = (CAPTURE.parent / "thrown_out.pcap").read_bytes()
+    (tmp_path / "one.pcap").write_bytes(data)
+    shutil.copy(CAPTURE.parent / "any_sll.pcap", tmp_path / "two.pcap")
+    assert main(["summary", str(tmp_path / "one.pcap"), str(tmp_path / "two.pcap")]) == 0
+    both = capsys.readouterr().out
+    assert main(["summary", str(tmp_path / "one.pcap")]) == 0
+    alone = capsys.readouterr().out
+    assert " of one.pcap" in both and " of one.pcap" not in alone
+
+
 def test_first_screens_for_programs(rotated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", "--follow", str(rotated), "--until-idle", "0.5", "--format", "json"]) == 0
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
