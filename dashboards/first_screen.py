@@ -84,11 +84,12 @@ def _weight(row: Row) -> tuple[int, int, int]:
 
 
 def _brokers(endpoints: Sequence[Row]) -> list[str]:
-    named = dict.fromkeys(
-        f"{row['server_product'] or 'broker'} {row['server_version'] or ''}".strip() + f" at {row['server']}"
-        for row in endpoints
-    )
-    return list(named)
+    """Return the brokers by name and address; one that refused a connection has its name from others, if any."""
+    named: dict[str, dict[str, None]] = {}
+    for row in endpoints:
+        name = f"{row['server_product'] or ''} {row['server_version'] or ''}".strip()
+        named.setdefault(row["server"], {}).update({name: None} if name else {})
+    return [f"{name} at {server}" for server, names in named.items() for name in names or ["broker"]]
 
 
 def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False) -> str:

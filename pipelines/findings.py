@@ -96,9 +96,8 @@ def _blindness(select: Select) -> tuple[str | None, str | None]:
     """Return why nothing can be said to be fine, and why what may lie in gaps cannot; None where it can."""
     row: dict[str, Any] = select(
         "select count(*) as connections, "
-        "count(*) filter (where (tls_version is not null or protocol = 'tls') and not coalesce(tls_decrypted, false) "
-        "and coalesce(handshake_outcome, '') <> 'tls-on-plain-port') "
-        "as encrypted, count(*) filter (where handshake_outcome = 'one-direction' and bytes > 0) as one_way, "
+        "count(*) filter (where unreadable = 'encrypted') as encrypted, "
+        "count(*) filter (where unreadable = 'one-direction') as one_way, "
         "count(*) filter (where coalesce(frames, 0) = 0) as empty, "
         "cast(coalesce(sum(lost_bytes), 0) + coalesce(sum(skipped_bytes), 0) as bigint) as lost from endpoints"
     )[0]

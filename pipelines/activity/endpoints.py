@@ -84,7 +84,18 @@ def _declared(rows: pa.Table) -> pa.Table:
     columns |= {"connection_name": _texts(client, "connection_name")}
     columns |= {name: _texts(client, name) for name in _NAMED}
     columns |= {f"server_{name}": _texts(server, name) for name in _NAMED[:2]}
+    columns["unreadable"] = _unreadable(rows)
     return conform("endpoints", columns, len(rows))
+
+
+def _unreadable(rows: pa.Table) -> pa.Array:
+    """Return why what a connection says cannot be read; null where it can."""
+    outcome = rows["handshake_outcome"].fill_null("")
+    is_tls = pc.or_(rows["tls_version"].is_valid(), pc.equal(rows["protocol"].fill_null(""), "tls"))
+    is_open = pc.or_(rows["tls_decrypted"].fill_null(False), pc.equal(outcome, "tls-on-plain-port"))
+    is_half = pc.and_(pc.equal(outcome, "one-direction"), pc.greater(rows["bytes"].fill_null(0), 0))
+    reasons = pc.if_else(is_half, "one-direction", pa.scalar(None, pa.string()))
+    return pc.if_else(pc.and_(is_tls, pc.invert(is_open)), "encrypted", reasons)
 
 
 def _properties(texts: pa.ChunkedArray) -> list[dict[str, str]]:

@@ -21,12 +21,8 @@ vain as (
     -- what was published from a time on that may not have arrived: the path was dead, or the channel was in error
     select connection_id, channel, channel_epoch, min(ts_ns) as since_ts_ns
     from (
-        select d.connection_id, cast(null as int) as channel, cast(null as int) as channel_epoch,
-            min(d.start_ts_ns) as ts_ns
-        from tcp_delays d join endpoints n on d.connection_id = n.connection_id
-        where d.kind = 'retransmission' and d.from_client and d.bytes > 0
-        group by d.connection_id, d.of_capture, d.of_packet, n.last_ts_ns
-        having count(*) >= 4 and max(d.end_ts_ns) = n.last_ts_ns
+        select connection_id, cast(null as int) as channel, cast(null as int) as channel_epoch, since_ts_ns as ts_ns
+        from dead_paths where from_client
         union all
         select connection_id, case when method = 'connection.close' then cast(null as int) else channel end,
             case when method = 'connection.close' then cast(null as int) else channel_epoch end,
@@ -107,6 +103,16 @@ reached as (
         and p.routing_key = t.routing_key
     left join gone g on t.server = g.server and t.vhost = g.vhost and t.queue = g.queue and p.last_ts_ns >= g.ts_ns
     where t.queue is not null
+    group by t.server, t.vhost, t.queue
+),
+returned as (
+    -- what came back reached no queue, so this one was not there any more, or not bound
+    select t.server, t.vhost, t.queue, count(*) as returns
+    from operations o
+    join endpoints n on o.connection_id = n.connection_id
+    join routed t on n.server = t.server and coalesce(n.vhost, '') = t.vhost and o.exchange = t.exchange
+        and o.routing_key = t.routing_key and o.ts_ns >= t.from_ts_ns and o.ts_ns < t.to_ts_ns
+    where o.method = 'basic.return' and t.queue is not null
     group by t.server, t.vhost, t.queue
 ),
 limited as (
@@ -208,10 +214,11 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
     case when x.rows is null and b.queue is null and coalesce(r.unsure, 0) = 0
             and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
             and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0 and w.ways is null))
-        then coalesce(r.ins, 0) - coalesce(f.nacked, 0) else cast(null as bigint) end as ins,
+            and coalesce(y.returns, 0) <= coalesce(r.ins, 0) - coalesce(g.outs, 0)
+        then coalesce(r.ins, 0) - coalesce(f.nacked, 0) - coalesce(y.returns, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
-    case when x.rows is null and b.queue is null and i.queue is null and coalesce(r.unsure, 0) = 0
-            and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
+    case when x.rows is null and b.queue is null and i.queue is null and y.queue is null
+            and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
             and d.message_ttl_ms is null and d.max_length_bytes is null
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
@@ -229,6 +236,7 @@ left join declared d on q.server = d.server and q.vhost = d.vhost and q.queue = 
 left join ended e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
 left join reached r on q.server = r.server and q.vhost = r.vhost and q.queue = r.queue
 left join refused f on q.server = f.server and q.vhost = f.vhost and q.queue = f.queue
+left join returned y on q.server = y.server and q.vhost = y.vhost and q.queue = y.queue
 left join given g on q.server = g.server and q.vhost = g.vhost and q.queue = g.queue
 left join strange x on q.server = x.server and q.vhost = x.vhost and q.queue = x.queue
 left join spans s on q.server = s.server and q.vhost = s.vhost and q.queue = s.queue

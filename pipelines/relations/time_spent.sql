@@ -4,8 +4,7 @@ with spans as (
     select connection_id, 1 as owner, since_ts_ns as begin_ts_ns, ts_ns as end_ts_ns from gaps
     union all
     select connection_id, 1, first_ts_ns, last_ts_ns from endpoints
-    where handshake_outcome = 'one-direction' or (tls_version is not null and not coalesce(tls_decrypted, false))
-        or protocol = 'unknown' or protocol is null
+    where unreadable is not null or protocol = 'unknown' or protocol is null
     union all
     select connection_id, 1, publish_ts_ns, end_ts_ns from confirms where ended_by = 'gap' or ended_by = 'evicted'
     union all

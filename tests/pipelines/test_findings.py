@@ -61,7 +61,7 @@ def test_the_demo_has_what_its_script_does_wrong() -> None:
     assert '"nobody"' in text["pub-unroutable"] and "7 of 7" in text["pub-unroutable"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stem", HEALTHY)
 def test_healthy_recordings_have_no_findings_but_notes(stem: str) -> None:
     assert [row for row in found(stem) if row["severity"] != "note"] == []
@@ -202,9 +202,12 @@ def test_what_was_put_back_and_not_delivered_again_is_left() -> None:
     assert (queue["ins"], queue["outs"], queue["requeued"], queue["left_over"]) == (6, 6, 3, 3)
 
 
-@pytest.mark.parametrize(("ticket", "left"), [("dropping_queue", None), ("delivery_limit", None), ("full_queue", 10)])
+@pytest.mark.parametrize(
+    ("ticket", "left"),
+    [("dropping_queue", None), ("delivery_limit", None), ("full_queue", 10), ("queue_expires", None)],
+)
 def test_what_a_queue_may_have_dropped_is_not_left(ticket: str, left: int | None) -> None:
-    """One drops its oldest beyond ten, one drops what came back too often, one refuses what is too much."""
+    """One drops its oldest beyond ten, one what came back too often; one refuses what is too much; one is deleted."""
     queues = {row["queue"]: row for row in related(walked(TICKETS / f"{ticket}.pcap"), "queues")}
     assert queues[ticket]["left_over"] == left
 
@@ -217,6 +220,7 @@ def test_what_a_queue_may_have_dropped_is_not_left(ticket: str, left: int | None
         pytest.param("alternate_exchange", {"alternate_exchange": 12, "alternate_exchange_lost": None}, id="alternate"),
         pytest.param("delivery_limit", {"delivery_limit": 5, "dead": None}, id="dead letters"),
         pytest.param("full_in_bytes", {"full_in_bytes": 6}, id="refused"),
+        pytest.param("queue_expires", {"queue_expires": 20}, id="returned"),
     ],
 )
 def test_what_may_not_have_arrived_is_not_counted(ticket: str, ins: dict[str, int | None]) -> None:
@@ -323,6 +327,12 @@ def test_the_first_screen_fits_a_terminal(tmp_path: Path) -> None:
         assert max(len(line) for line in text.splitlines() if not line.startswith("more:")) <= width
     assert "1 BROKER" in text and "warehouse" in text and "+359" in text
     assert first_screen.failing(data, ["error"]) and not first_screen.failing(data, ["cap-gaps"])
+
+
+def test_a_broker_has_its_name_where_it_refused_connections() -> None:
+    endpoints = walked(TICKETS / "restarted.pcap")["endpoints"].to_pylist()
+    brokers = first_screen._brokers(endpoints)
+    assert brokers == ["RabbitMQ 3.10.8 at 127.0.0.1:5672"]
 
 
 def test_what_cannot_be_read_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
