@@ -116,9 +116,11 @@ def _strings(text: str) -> dict[str, str]:
 
 
 def _announced(rows: pa.Table) -> pa.Array:
-    """Return whether the clients of AMQP 0-9-1 announce connection.blocked (bool); null where that was not seen."""
-    texts = pc.if_else(pc.equal(rows["protocol"], "amqp-0-9-1"), rows["client_properties"].cast(pa.string()), None)
-    return pc.match_substring_regex(texts, r'"connection\.blocked": ?true').combine_chunks()
+    """Return whether clients announce connection.blocked (bool); null where the broker does not, or unseen."""
+    client, server = (
+        pc.match_substring_regex(rows[name].cast(pa.string()), r'"connection\.blocked": ?true') for name in PROPERTIES
+    )
+    return pc.if_else(pc.fill_null(server, True), client, None).combine_chunks()
 
 
 def _texts(properties: list[dict[str, str]], name: str) -> pa.Array:
