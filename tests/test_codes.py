@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent / "captures"
 CODED = ("orders_pika", "mandatory_returns", "refused_opens", "heartbeats", "stream_super", "qpid_props", "blocked")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stem", CODED)
 def test_every_code_in_tables_and_documents_is_described(stem: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Columns that hold codes: those of lists, and codes of anomalies, verdicts and notes."""

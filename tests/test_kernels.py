@@ -49,6 +49,15 @@ def test_all_that_python_calls_are_compiled_before(monkeypatch: pytest.MonkeyPat
     assert names - OTHERS <= {function.__name__ for function, *_ in [*recorded, *RARE]}
 
 
+@pytest.mark.thorough
+def test_no_recording_needs_others() -> None:
+    with kernels.interpreted() as needed:
+        kernels.record(path.name for path in kernels.CAPTURES.glob("*.pcap*"))
+    with kernels.interpreted() as recorded:
+        kernels.record()
+    assert needed.keys() == recorded.keys()
+
+
 def killed(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -6,6 +6,7 @@ for a wheel, to shared libraries in a folder, one for each kind of processor.
 """
 
 import argparse
+import gc
 import multiprocessing
 import os
 import resource
@@ -15,8 +16,8 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -34,7 +35,11 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 ROOT = Path(__file__).parents[1]
 CAPTURES = ROOT / "tests" / "captures"
-"""Recordings of all protocols. They need all kernels but those in `tools.rare`."""
+RECORDED = (
+    "demo.pcap", "failed_handshakes.pcap", "qpid_topology.pcap", "stream_chunks.pcap", "stream_errors.pcap",
+    "tls_secrets.pcapng", "topology.pcap", "wrong_end_octet.pcap",
+)  # fmt: skip
+"""Recordings of all protocols. They need all kernels that any recording needs; others are in `tools.rare`."""
 LEVELS = {"x86_64": ("x86-64-v2", "x86-64-v3"), "aarch64": ("generic",)}
 """Kinds of processors, as LLVM and GCC call them, by machine."""
 PROCESSES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -84,10 +89,10 @@ def interpreted() -> Iterator[dict[str, Call]]:
         vars(kernel).update(before)
 
 
-def record() -> None:
-    """Dissect and analyze the recordings."""
-    for path in sorted(CAPTURES.glob("*.pcap*")):
-        local.walk_captures(Reading(find([str(path)]), compiled=True), lambda *_: None)
+def record(names: Iterable[str] = RECORDED) -> None:
+    """Dissect and analyze recordings."""
+    for name in names:
+        local.walk_captures(Reading(find([str(CAPTURES / name)]), compiled=True), lambda *_: None)
 
 
 def like(argument: Any) -> Any:
@@ -126,24 +131,46 @@ def rare(calls: Iterable[Call]) -> Iterator[Call]:
 
 
 def compile_all(calls: Sequence[Call], levels: Sequence[str | None]) -> None:
-    """Compile kernels that are not cached, in processes of their own, and say how far this is."""
-    todo = [i for i, call in enumerate(calls) if not all(cached(call, level) for level in levels)]
-    if not todo:
+    """Compile kernels that are not cached, in processes of their own, and say how far this is.
+
+    Kernels of one package call the same others, which each process types once: it goes on with those of a package.
+    """
+    todo: dict[str, list[int]] = {}
+    for number, call in enumerate(calls):
+        if not all(cached(call, level) for level in levels):
+            todo.setdefault(call[0].__module__.rpartition(".")[0], []).append(number)
+    if not (total := sum(map(len, todo.values()))):
         return
     # They know the functions, which have no names to be found by: some are made by `specialize`.
     context = multiprocessing.get_context("fork")
-    sys.stderr.write(f"compiling {len(todo)} kernels in {PROCESSES} processes\n")
-    with ProcessPoolExecutor(PROCESSES, context, _begin, (calls, levels)) as pool:
-        peak, said = 0, time.monotonic()
-        for done, (name, used) in enumerate(pool.map(_compile, todo), 1):
+    sys.stderr.write(f"compiling {total} kernels in {PROCESSES} processes\n")
+    with ExitStack() as stack:
+        begun, peak, said = dict[str, int](), 0, time.monotonic()
+        pools = [ProcessPoolExecutor(1, context, _begin, (calls, levels)) for _ in range(PROCESSES)]
+        for pool in pools:
+            stack.enter_context(pool)
+        working = {pool.submit(_compile, _next(todo, begun, own)): own for own, pool in enumerate(pools[:total])}
+        for done in range(1, total + 1):
+            future = next(iter(wait(working, return_when=FIRST_COMPLETED).done))
+            own, (name, used) = working.pop(future), future.result()
+            if any(todo.values()):
+                working[pools[own].submit(_compile, _next(todo, begun, own))] = own
             peak = max(peak, used)
             if sys.stderr.isatty():
-                sys.stderr.write(f"\r\033[Kcompiling kernels: {done} of {len(todo)}, {name} ")
+                sys.stderr.write(f"\r\033[Kcompiling kernels: {done} of {total}, {name} ")
             elif time.monotonic() - said > SAID_S:
                 said = time.monotonic()
-                sys.stderr.write(f"compiling kernels: {done} of {len(todo)}\n")
+                sys.stderr.write(f"compiling kernels: {done} of {total}\n")
     end = "\r\033[K" if sys.stderr.isatty() else ""
-    sys.stderr.write(f"{end}compiled {len(todo)} kernels, with at most {peak} MB in a process\n")
+    sys.stderr.write(f"{end}compiled {total} kernels, with at most {peak} MB in a process\n")
+
+
+def _next(todo: dict[str, list[int]], begun: dict[str, int], own: int) -> int:
+    """Take a kernel for a process: of a package that it has begun, or nobody, or else another one."""
+    left = [each for each in todo if todo[each]]
+    package = min(left, key=lambda each: (begun.get(each, own) != own, each not in begun))
+    begun.setdefault(package, own)
+    return todo[package].pop(0)
 
 
 _work: tuple[Sequence[Call], Sequence[str | None]]
@@ -151,6 +178,7 @@ _work: tuple[Sequence[Call], Sequence[str | None]]
 
 def _begin(*work: Any) -> None:
     global _work  # noqa: PLW0603
+    gc.freeze()
     _work = work
 
 

@@ -7,10 +7,12 @@ What this rests on of numba and llvmlite is in `docs/kernels.md`.
 """
 
 import ast
+import gc
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -54,9 +56,21 @@ def compiled(
     """Return the machine code of a kernel for arguments of these types, as a function called `name`, per processor."""
     dispatcher = _dispatcher(function, is_entry=True)
     signature = tuple(map(dispatcher.typeof_pyval, arguments))
-    dispatcher.compile(signature)
+    with _seldom_collected():
+        dispatcher.compile(signature)
     made = dispatcher.overloads[signature]
     return [_translated(made, name, processor) for processor in processors]
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Let the collector of garbage look seldom: numba makes many that stay, and this took a quarter of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, before[2])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def called_by_numba(function: Callable[..., Any]) -> Callable[..., Any]:

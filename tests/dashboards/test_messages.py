@@ -125,6 +125,7 @@ def test_formats_have_the_same_messages_and_names_from_the_wire_control_nothing(
     assert len(text.splitlines()) == 1 + len(rows)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [80, 130])
 @pytest.mark.parametrize("name", ["demo", "stream_js", "qpid_messaging"])
 def test_lines_fit_the_terminal(
@@ -152,6 +153,7 @@ def test_all_that_was_published_in_confirm_mode_and_delivered_is_there_in_order_
     assert all(row["publish_packet"] == of_one[0]["packet"] for row in of_one[1:])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["rpc_calls", "orders_pika", "publish_before_confirm", "lossy_link", "qpid_messaging"])
 def test_every_publish_has_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     capture = CAPTURES / f"{name}.pcap"

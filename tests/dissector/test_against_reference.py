@@ -93,6 +93,7 @@ def test_frames_are_those_of_the_reference(capture: Path) -> None:
                         assert row[name] == value, (row["frame_no"], name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("capture", READABLE, ids=lambda path: path.stem)
 def test_messages_are_those_of_the_reference(capture: Path) -> None:
     expected = theirs_grouped(capture, reference.messages(theirs(capture)))

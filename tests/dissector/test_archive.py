@@ -33,6 +33,7 @@ SEVERAL = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_rows_are_those_of_one_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BATCH", 1 << 12)

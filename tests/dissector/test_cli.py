@@ -233,6 +233,7 @@ def test_all_formats_have_the_same_values(shown: Any) -> None:
                 assert f" {name}={json.dumps(one[name])}" in line
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stem", ["demo", "stream_chunks", "qpid_messaging", "rpc_calls", "gets"])
 def test_frames_fit_a_terminal_with_their_method_beside_their_time(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = Terminal()

@@ -629,7 +629,7 @@ def test_read_gives_the_same_tables() -> None:
 # secrets
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["text", "json", "csv"])
 def test_no_secret_is_printed(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     parts = [str(part) for c in CAPTURES if c.stem != "demo" for part in (c.glob("*.pcap") if c in SETS else [c])]

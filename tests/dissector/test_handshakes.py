@@ -145,6 +145,7 @@ def test_leaving_the_rest_undecoded_changes_no_verdict(stem: str) -> None:
     assert tuple(rows(Reading(find([path]), options, compiled=False), options)) == verdicts(path)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "stem", ["failed_handshakes", "logins", "wrong_ports", "demo", "lossy_link", "tls_failures", "stream_refusals"]
 )
@@ -203,6 +204,7 @@ def test_a_side_that_spoke_differs_from_one_that_did_not() -> None:
     assert found == ["no-answer", "stalled"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stem", ["failed_handshakes", "thrown_out", "wrong_ports", "tls_failures", "stream_refusals"])
 def test_verdicts_that_depend_on_times_are_remembered_as_the_rules_tell_times_apart(
     stem: str, monkeypatch: pytest.MonkeyPatch

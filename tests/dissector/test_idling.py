@@ -82,6 +82,7 @@ def test_rows_come_while_others_go_on(silent: Silent) -> None:
     assert found(packets + others(200), ends=False)[0] == whole
 
 
+@pytest.mark.sampled(4)
 @SILENT
 @pytest.mark.parametrize("seconds", [100, 125, 170])
 def test_rows_are_the_same_whatever_others_do(silent: Silent, seconds: int) -> None:

@@ -69,6 +69,7 @@ def target(folder: Path) -> Target:
     return Target(str(folder), "parquet", "zstd")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_rows_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     options = options_of(FOLDER / name)

@@ -289,6 +289,7 @@ def test_the_end_before_anything_came_is_no_error() -> None:
         assert running.end(signal.SIGINT) == (130, b"", b"")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["begun_before.pcap", "stream_rstream.pcap", "lossy_link.pcap", "prefetch.pcap"])
 @pytest.mark.parametrize("share", [0.0, 0.4])
 def test_rows_do_not_depend_on_the_sizes_of_reads(name: str, share: float) -> None:

@@ -149,6 +149,7 @@ def test_capture_points_compiled(tmp_path: Path, undamaged: dict[str, list[Row]]
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["many_confirms", "orders_pika", "port_reused", "stream_chunks", "qpid_props"])
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_a_capture_point_do_not_change_by_what_another_has_seen(name: str, seed: int) -> None:
@@ -413,6 +414,7 @@ def late_by(capture: ways.Capture, rnd: random.Random, longest_ns: int) -> list[
     return [capture.packets[number] for _, number in sorted(places)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["many_confirms", "orders_aio_pika", "pika_confirms"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rotation_whose_packets_are_seconds_out_of_order_is_one_sequence(

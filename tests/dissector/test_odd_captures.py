@@ -32,7 +32,7 @@ def connection(packets: list[Packet], *, compiled: bool = False) -> Row:
     return row
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ODD)
 @pytest.mark.parametrize("name", RECORDED)
 def test_times_are_not_order(name: str, way: str) -> None:
@@ -257,6 +257,7 @@ def test_a_capture_that_begins_at_a_close_blames_nobody(name: str) -> None:
         assert not {row["handshake_outcome"] for row in found} & {"client-closed", "client-gave-up"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["orders_pika", "stream_rstream", "orders_amqplib", "thrown_out"])
 @pytest.mark.parametrize("begin", [0.05, 0.2, 0.4])
 def test_a_lost_file_in_the_middle_blames_nobody(name: str, begin: float) -> None:
@@ -322,6 +323,7 @@ FORGED = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_reset_changes_no_verdict(name: str) -> None:
     recording = Recording.of(FOLDER / f"{name}.pcap")
@@ -348,6 +350,7 @@ def test_of_two_points_in_one_file_the_times_are_those_of_one(name: str) -> None
     assert sorted(said) == sorted(begun)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("skew_ms", [-900, -50, 0, 50, 900])
 @pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "failed_calls", "stream_js", "qpid_props"])
 def test_a_file_per_direction_is_one_capture(name: str, skew_ms: int, tmp_path: Path) -> None:

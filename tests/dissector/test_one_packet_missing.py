@@ -15,6 +15,7 @@ RECORDED = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", RECORDED)
 def test_no_verdict_is_wrong_without_one_packet(name: str) -> None:
     found = judged(FOLDER / f"{name}.pcap", compiled=False)

@@ -326,6 +326,7 @@ def test_real_captures_against_dpkt(path):
     assert [[row[i] for i in columns] for row in found] == [[row[i] for i in columns] for row in wanted]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("path", [*(HERE / name for name in ODD), *SHARED.glob("*/suite_*.pcap")], ids=lambda p: p.name)
 @needs("tshark")
 def test_real_captures_against_tshark(path):

@@ -52,7 +52,7 @@ def compare(path: Path, size: int) -> tuple[Survey, ...]:
     return parts
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recordings(path: Path) -> None:
     size = max(path.stat().st_size // 20, 800 + zlib.crc32(path.name.encode()) % 700)

@@ -138,6 +138,7 @@ def senders(protocol: str) -> dict[str, bool]:
     return {m.full_name: m.from_client for m in spec.load(protocol).methods if m.from_client != m.from_server}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "protocol", "table", "column"),
     [

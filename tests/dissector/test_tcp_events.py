@@ -296,7 +296,7 @@ EXPLAINED = {
 """Packets of which tshark says what we do not; the last four acknowledge a FIN alone, for which nobody waits."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(11)
 @needs("tshark")
 @pytest.mark.parametrize("capture", [c for c in SINGLE if c.stem not in COPIED], ids=lambda path: path.name)
 def test_recordings_against_tshark(capture: Path) -> None:

@@ -61,7 +61,7 @@ def test_the_demo_has_what_its_script_does_wrong() -> None:
     assert '"nobody"' in text["pub-unroutable"] and "7 of 7" in text["pub-unroutable"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("stem", HEALTHY)
 def test_healthy_recordings_have_no_findings_but_notes(stem: str) -> None:
     assert [row for row in found(stem) if row["severity"] != "note"] == []

@@ -97,7 +97,7 @@ def in_memory(name: str, complete: bool = True) -> dict[str, Counter[str]]:
 SMALL = ("failed_handshakes", "lossy_link", "orders_aio_pika", "stream_chunks")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("name", "complete", "span"), [("demo", True, SPAN), *product(SMALL, [True, False], [SPAN, 1000, 30])]
 )
@@ -107,7 +107,7 @@ def test_what_lies_in_files_is_as_in_memory(name, complete, span, monkeypatch, t
     assert not list(Path(tmp_path).iterdir())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "room"), [("demo", 20_000), *product(SMALL, [ROOM, 20_000])])
 def test_connections_that_are_complete_are_walked_over_before_the_others(name, room, monkeypatch, tmp_path):
     for table, rows in dissected(name).items():
@@ -126,7 +126,7 @@ def test_connections_that_are_complete_are_walked_over_before_the_others(name, r
     assert ended
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "room", "many"),
     [

@@ -49,7 +49,7 @@ RECORDED = (
 """Of which every table of statistics has rows."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("capture", RECORDED)
 def test_jobs_give_what_analyze_gives(capture: str) -> None:
     path = CAPTURES / f"{capture}.pcap"

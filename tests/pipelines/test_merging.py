@@ -180,7 +180,7 @@ def statistics(tables: dict[str, pa.Table], *needs: dict[int, Needs]) -> dict[st
     return found
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -81,7 +81,8 @@ def analyzed(spark: SparkSession, folder: Path, output: Path, advance: Advance =
     return found
 
 
-@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("partitions", [5, 1])
 def test_rows_are_those_of_this_process(spark, tables, expected, tmp_path, monkeypatch, partitions):
     """And progress is of tasks."""
     monkeypatch.setattr("amqpscope.pipelines.spark.progress.LOOK_EVERY_S", 0.01)

@@ -73,6 +73,7 @@ def test_a_lost_settlement_before_a_recover_or_a_commit_is_a_gap(tmp_path: Path)
     assert sum(count["censored"] for count in counts) > 20
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "publishes"), [("blocked", 5), ("reject_publish", 8), ("second_confirm_select", 6), ("pika_confirms", 10)]
 )
@@ -92,6 +93,7 @@ def test_one_lost_publish_costs_its_own_confirm(name: str, publishes: int, tmp_p
             assert (count["right"], count["found"]) == (count["there"] - 1, count["there"] - 1), way
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lost", [(0,), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize("window", [0, 1, 3])
 @pytest.mark.parametrize("is_settled", [True, False])

@@ -101,7 +101,7 @@ def reference(tables: dict[str, pa.Table]) -> Iterator[Row]:
 @pytest.mark.usefixtures("_gizmo")
 def test_the_statistic_of_a_plug_in_is_that_of_plain_loops(compiled: bool) -> None:
     seen = set()
-    for seed in range(8 if compiled else 60):
+    for seed in range(8 if compiled else 20):
         tables = dissect_packets(connection(seed).packets)
         expected = sorted(reference(tables), key=lambda row: row["put_frame_no"])
         for size, moved in ((1, True), (7, False), (1 << 17, False)):

@@ -127,6 +127,7 @@ def test_texts_come_after_those_that_they_read() -> None:
     assert needed(["queues"]) == ("channels", "dead_paths", "consumers", "queues")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in texts() if begins_with(name)])
 @pytest.mark.parametrize("stem", ["demo", "blocked"])
 def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
@@ -233,6 +234,7 @@ def test_queues_of_the_demo_are_those_of_plain_loops() -> None:
     assert sum(row["outs"] for row in found.values()) == sum(outs.values())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stem", RECORDED)
 def test_sums_agree_with_the_tables_that_they_are_of(stem: str) -> None:
     whole, frames = statistics(stem), ours(CAPTURES / f"{stem}.pcap")
@@ -335,6 +337,7 @@ def test_nothing_at_all_makes_empty_tables() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_relations_on_spark_are_the_same(spark: Any) -> None:
     """Of two recordings as of one capture: planning is most of the work, and gaps are in the second."""
     from amqpscope.pipelines.spark import relations  # noqa: PLC0415
@@ -364,6 +367,7 @@ def test_topology_has_what_is_published_to_streams() -> None:
     assert Counter({row["queue"]: row["messages"] for row in rows}) == sent and sent
 
 
+@pytest.mark.thorough
 def test_relations_on_spark_without_rows_to_begin_with_are_empty(spark: Any) -> None:
     from amqpscope.pipelines.spark import relations  # noqa: PLC0415
 

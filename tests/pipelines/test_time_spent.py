@@ -116,6 +116,7 @@ def test_each_moment_has_the_first_owner_and_all_add_up(
     assert sum(expected) == found["wall_ns"] == LAST - FIRST
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stem", ["demo", "blocked", "lossy_link", "stream_chunks", "qpid_messaging", "tls_failures"])
 def test_slices_of_recordings_add_up_to_their_time(stem: str) -> None:
     rows = statistics(stem)["time_spent"].to_pylist()

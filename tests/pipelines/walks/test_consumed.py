@@ -108,6 +108,7 @@ def test_nothing_is_known_without_rows() -> None:
     assert Queues(SCHEMA.empty_table()).of(one, one).to_pylist() == [None]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stem", RECORDED)
 def test_queues_of_transits_are_those_of_settlements(stem: str) -> None:
     found = statistics(stem)

@@ -45,6 +45,7 @@ ALIKE = {"exchange": "e", "routing_key": "k"}
 AFAR = {"headers": '{"x-received-from":[{"uri":"amqp://up"}]}'}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("publisher", "consumer", "others", "matches"),
     [

@@ -492,7 +492,7 @@ AT_LEAST = {1: (1, 0.99, 0.9, 0.9, 0.45), 2: (1, 0.6, 0.3, 0.3, 0.05), 4: (1, 0.
 """Share of the pairs both ends of which were captured that are found, by how many are asked at once, for LOSSES."""
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("at_once", AT_LEAST)
 @pytest.mark.parametrize("kinds", KINDS, ids=len)
 def test_loss_pairs_nothing_that_does_not_belong_together(at_once, kinds):
@@ -784,7 +784,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("capture", WHOLE, ids=lambda path: path.stem)
 def test_recordings_against_the_reference(capture):
     tables, connections = ours(capture), identities(capture)

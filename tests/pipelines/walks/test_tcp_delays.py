@@ -19,6 +19,7 @@ from tests.pipelines.scenario import arrow_table
 from tests.thorough import examples
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("stem", ["demo", "lossy_link", "zero_window", "stream_errors"])
 def test_each_delay_of_a_recording_has_its_times(stem: str) -> None:
     shown = rows(dissect(Path(FOLDER / f"{stem}.pcap"))["tcp_events"])

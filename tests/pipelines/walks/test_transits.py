@@ -407,8 +407,9 @@ def test_compiled_rows_are_the_same():
 # --- recordings
 
 
+@pytest.mark.thorough
 def test_recorded_rows_are_those_of_the_reference():
-    """All recordings as one: a message of one may be delivered in another."""
+    """All recordings as one: a message of one may be delivered in another. `test_against_reference` has them too."""
     messages, frames, names, spoken = [], [], {}, set()
     for capture in WHOLE:
         messages.append(ours(capture)["messages"])
