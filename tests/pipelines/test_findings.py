@@ -353,7 +353,7 @@ def test_records_of_streams_are_deliveries() -> None:
 
 
 def test_what_the_broker_says_of_streams_has_rows() -> None:
-    """Two clients have a stream until it is deleted; one asks for it four times then. Codes as the protocol has them."""
+    """Two clients have a stream until it is deleted; one asks for it then. Codes are the protocol's."""
     rows = walked(TICKETS / "stream_deleted.pcap")["stream_metadata"].to_pylist()
     assert {row["stream"] for row in rows} == {"stream_deleted"}
     said = [(row["command"], row["response_code"]) for row in sorted(rows, key=lambda row: row["packet"])]
