@@ -144,7 +144,7 @@ def old_tls(play: Play) -> None:
     _in_tls(play, "tlsv1", 365)
 
 
-@tickets("amqplib", "bunny")
+@tickets(*ALL)
 def large_messages(play: Play) -> None:
     """Six messages of a megabyte each, captured with a snap length: the sizes are in what is there."""
     with play.sniff(options=("-s", "150")):

@@ -233,7 +233,7 @@ def fetches(play: Play) -> None:
     _getting(play, 40)
 
 
-@tickets("amqplib")
+@tickets(*ALL)
 def without_limit(play: Play) -> None:
     """A backlog of more than a thousand messages, and no prefetch; names are short, as there are so many."""
     play.name = play.kind
