@@ -1,4 +1,4 @@
-"""Publishers of several languages, their channels and connections; and those that only look like what is wrong."""
+"""Channels, connections and paths of clients of several languages; and those that only look like what is wrong."""
 
 from __future__ import annotations
 
