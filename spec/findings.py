@@ -60,13 +60,35 @@ class Rule:
     @property
     def sql(self) -> str:
         """The select that makes its rows, one for each finding."""
-        columns = ", ".join(f"{expression} as {name}" for name, expression in self.values.items())
+        columns = ", ".join(f"{expression} as {name}" for name, expression in _placed(self.values).items())
         parts = [f"select {columns} from {self.source} where {self.where}"]  # noqa: S608 - a rule is SQL
         if self.group:
             parts.append(f"group by {', '.join(self.group)}")
         if self.having:
             parts.append(f"having {self.having}")
         return " ".join(parts)
+
+
+def _placed(values: Mapping[str, str]) -> dict[str, str]:
+    """Return values in which the least and greatest packet of a group are the first and last ones in time.
+
+    Packets are counted by file: a number says nothing without its capture, and names of captures have no order.
+    """
+    found = dict(values)
+    for end, least in (("first", "min"), ("last", "max")):
+        inner = {}
+        for name in ("ts_ns", "packet", "capture"):
+            of = re.fullmatch(rf"{least}\((.+)\)", values.get(f"{end}_{name}", ""))
+            inner[name] = of[1] if of else ""
+        if all(inner.values()):
+            key = place(*inner.values())
+            found |= {f"{end}_{name}": f"{least}_by({inner[name]}, {key})" for name in ("packet", "capture")}
+    return found
+
+
+def place(ts_ns: str, packet: str, capture: str) -> str:
+    """Return SQL by which packets of all captures are in the order of time, each in a place of its own."""
+    return f"lpad(cast({ts_ns} as string), 20, '0') || lpad(cast({packet} as string), 12, '0') || {capture}"
 
 
 @documents.caching

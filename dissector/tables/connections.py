@@ -209,6 +209,7 @@ class Connections:
             "client_ip": tcp.address,
             "server_ip": tcp.server[0],
             "first_capture": captures[conn[Conn.FIRST_CAPTURE]],
+            "last_capture": captures[conn[Conn.LAST_CAPTURE]],
             "vantage": captures[conn[Conn.VANTAGE_CAPTURE]],
             "closed_by": closed_by,
             "skipped_bytes": record.skipped,

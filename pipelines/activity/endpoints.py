@@ -20,7 +20,7 @@ from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
 KEPT = (
     "connection_id", "protocol", "client_ip", "client_port", "server_ip", "server_port", "vhost", "user", "mechanism",
-    "first_capture", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "syn_seen", "packets", "bytes",
+    "first_capture", "first_packet", "last_capture", "last_packet", "first_ts_ns", "last_ts_ns", "syn_seen", "packets", "bytes",
     "frames", "messages", "rtt_ns", "vantage", "handshake_stage", "handshake_outcome", "handshake_cause", "ending",
     "ending_cause", "severity", "handshake_ns", "closed_by", "closed_ts_ns", "reply_code", "reply_text", "heartbeat",
     "channel_max", "frame_max", "tls_version", "tls_decrypted", "tls_certificate_ends_ns", "lost_bytes",
@@ -38,7 +38,7 @@ _LONGEST = 200
 class Endpoints(OpenRows):
     """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
 
-    tables, VERSION = ("endpoints",), 3
+    tables, VERSION = ("endpoints",), 4
     needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES))}
 
     def feed(self, events: Events) -> Iterator[Rows]:

@@ -3,7 +3,9 @@
 with stops as (
     select n.server, case when f.cause = 'channel-flow' then 'it stopped channels (channel.flow)' else coalesce(f.reason, '') end as reason, f.connection_id, n.client, f.start_ts_ns,
         coalesce(f.end_ts_ns, n.last_ts_ns) as end_ts_ns, f.end_ts_ns is null as is_open,
-        f.start_packet, f.end_packet, f.start_capture, f.end_capture
+        f.start_packet, f.end_packet, f.start_capture, f.end_capture,
+        lpad(cast(f.start_ts_ns as string), 20, '0') || lpad(cast(f.start_packet as string), 12, '0') || f.start_capture as begin,
+        lpad(cast(f.end_ts_ns as string), 20, '0') || lpad(cast(f.end_packet as string), 12, '0') || f.end_capture as until
     from flow_control f join endpoints n on f.connection_id = n.connection_id
     where f.cause = 'connection-blocked' or (f.cause = 'channel-flow' and f.side = 'server')
 ),
@@ -11,8 +13,8 @@ sums as (
     select server, reason, count(distinct connection_id) as connections, count(*) as blocks, min(client) as client,
         count(*) filter (where is_open) as unended, min(connection_id) as connection_id,
         max(end_ts_ns - start_ts_ns) as longest_ns, min(start_ts_ns) as first_ts_ns, max(end_ts_ns) as last_ts_ns,
-        min(start_packet) as first_packet, max(end_packet) as last_packet, min(start_capture) as first_capture,
-        max(end_capture) as last_capture
+        min_by(start_packet, begin) as first_packet, max_by(end_packet, until) as last_packet,
+        min_by(start_capture, begin) as first_capture, max_by(end_capture, until) as last_capture
     from stops group by server, reason
 ),
 marked as (

@@ -16,8 +16,8 @@ epochs as (
 methods as (
     select connection_id, channel, channel_epoch,
         min(case when method = 'channel.open' then ts_ns end) as opened_ts_ns,
-        min(case when method = 'channel.open' then packet end) as opened_packet,
-        min(case when method = 'channel.open' then capture end) as opened_capture,
+        min_by(packet, case when method = 'channel.open' then frame_no end) as opened_packet,
+        min_by(capture, case when method = 'channel.open' then frame_no end) as opened_capture,
         min(case when method = 'channel.close' then frame_no end) as close_frame_no,
         count(*) filter (where method = 'confirm.select') as selects,
         count(*) filter (where method = 'tx.select') as transactions,
@@ -35,7 +35,7 @@ sent as (
     select connection_id, channel, channel_epoch, cast(sum(count) as bigint) as publishes,
         cast(sum(bytes) as bigint) as bytes, max(last_ts_ns) as last_ts_ns,
         cast(sum(replies) as bigint) as replies, cast(sum(requests) as bigint) as calls,
-        min(first_packet) as first_packet
+        min_by(first_packet, first_frame_no) as first_packet, min_by(first_capture, first_frame_no) as first_capture
     from published group by connection_id, channel, channel_epoch
 ),
 got as (
@@ -63,7 +63,7 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     coalesce(a.requests, 0) as requests,
     case when q.prefetch_count is not null then q.prefetch_count
         when m.opened_ts_ns is not null then 0 else cast(null as int) end as prefetch,
-    k.first_ts_ns, s.first_packet as publish_packet,
+    k.first_ts_ns, s.first_capture as publish_capture, s.first_packet as publish_packet,
     greatest(k.first_ts_ns, coalesce(s.last_ts_ns, k.first_ts_ns), coalesce(g.last_ts_ns, k.first_ts_ns),
         coalesce(a.last_ts_ns, k.first_ts_ns)) as last_ts_ns
 from epochs k

@@ -56,7 +56,7 @@ waits as (
     group by connection_id, channel, channel_epoch, consumer_tag
 ),
 ends as (
-    select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns, min(packet) as packet,
+    select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns, min_by(packet, frame_no) as packet, min_by(capture, frame_no) as capture,
         min(case when from_client then 'client' else 'server' end) as cancelled_by
     from operations where method = 'basic.cancel'
     group by connection_id, channel, channel_epoch, consumer_tag
@@ -80,7 +80,7 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     g.first_ts_ns, g.last_ts_ns,
     f.deliver_capture as first_capture, f.deliver_packet as first_packet,
     z.deliver_capture as last_capture, z.deliver_packet as last_packet,
-    x.ts_ns as cancelled_ts_ns, x.packet as cancelled_packet, x.cancelled_by,
+    x.ts_ns as cancelled_ts_ns, x.capture as cancelled_capture, x.packet as cancelled_packet, x.cancelled_by,
     g.ended_by
 from consumers k
 left join endpoints n on k.connection_id = n.connection_id

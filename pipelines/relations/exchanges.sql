@@ -17,7 +17,8 @@ answered as (
     where c.exchange is not null group by n.server, n.vhost, c.exchange
 ),
 declared as (
-    select n.server, n.vhost, o.exchange, min(o.exchange_type) as exchange_type, min(o.packet) as declared_packet,
+    select n.server, n.vhost, o.exchange, min(o.exchange_type) as exchange_type, 
+        min_by(o.packet, lpad(cast(o.ts_ns as string), 20, '0') || lpad(cast(o.packet as string), 12, '0') || o.capture) as declared_packet,
         min(o.alternate_exchange) as alternate_exchange
     from operations o join endpoints n on o.connection_id = n.connection_id
     where o.method = 'exchange.declare' and not coalesce(o.passive, false)

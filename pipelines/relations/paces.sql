@@ -28,8 +28,9 @@ select n.client, n.server, p.connection_id, p.channel, p.channel_epoch, count(*)
         as bigint) as paused_ns,
     max(m.turn_ns) as turn_p50_ns, min(p.latency_ns) as wait_min_ns,
     min(p.publish_ts_ns) as first_ts_ns, max(p.publish_ts_ns) as last_ts_ns,
-    min(p.publish_packet) as first_packet, max(p.publish_packet) as last_packet,
-    min(p.publish_capture) as first_capture, max(p.publish_capture) as last_capture
+    min_by(p.publish_packet, p.publish_frame_no) as first_packet, max_by(p.publish_packet, p.publish_frame_no) as last_packet,
+    min_by(p.publish_capture, p.publish_frame_no) as first_capture,
+    max_by(p.publish_capture, p.publish_frame_no) as last_capture
 from placed p
 join endpoints n on p.connection_id = n.connection_id
 left join medians m on p.connection_id = m.connection_id and p.channel = m.channel and p.channel_epoch = m.channel_epoch

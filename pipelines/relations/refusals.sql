@@ -5,7 +5,8 @@ with marked as (
         -- what ends a session of AMQP 0-10 is an error of its own
         case when c.protocol = 'amqp-0-10' and c.reply_code is not null then 'error' else c.outcome end as outcome,
         c.ended_by, c.confirm_ts_ns, c.confirm_packet, c.confirm_capture, c.confirm_frame_no, c.publish_packet,
-        c.publish_capture, c.publish_ts_ns
+        c.publish_capture, c.publish_ts_ns,
+        case when c.outcome = 'nack' then lpad(cast(c.confirm_ts_ns as string), 20, '0') || lpad(cast(c.confirm_packet as string), 12, '0') || c.confirm_capture end as place
     from confirms c join endpoints n on c.connection_id = n.connection_id
     where c.exchange is not null
 ),
@@ -16,10 +17,10 @@ sums as (
         min(case when outcome = 'nack' then connection_id end) as connection_id,
         min(case when outcome = 'nack' then confirm_ts_ns end) as first_ts_ns,
         max(case when outcome = 'nack' then confirm_ts_ns end) as last_ts_ns,
-        min(case when outcome = 'nack' then confirm_packet end) as first_packet,
-        max(case when outcome = 'nack' then confirm_packet end) as last_packet,
-        min(case when outcome = 'nack' then confirm_capture end) as first_capture,
-        max(case when outcome = 'nack' then confirm_capture end) as last_capture
+        min_by(confirm_packet, case when outcome = 'nack' then place end) as first_packet,
+        max_by(confirm_packet, case when outcome = 'nack' then place end) as last_packet,
+        min_by(confirm_capture, case when outcome = 'nack' then place end) as first_capture,
+        max_by(confirm_capture, case when outcome = 'nack' then place end) as last_capture
     from marked group by client, server, vhost, exchange, routing_key
 ),
 takers as (

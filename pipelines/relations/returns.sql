@@ -8,10 +8,13 @@ with sent as (
 back as (
     select n.client, n.server, coalesce(n.vhost, '') as vhost, o.exchange, o.routing_key, count(*) as count,
         min(o.reply_text) as reason, min(o.connection_id) as connection_id,
-        min(o.ts_ns) as first_ts_ns, max(o.ts_ns) as last_ts_ns, min(o.packet) as first_packet,
-        max(o.packet) as last_packet, min(o.capture) as first_capture, max(o.capture) as last_capture
-    from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'basic.return'
+        min(o.ts_ns) as first_ts_ns, max(o.ts_ns) as last_ts_ns, min_by(o.packet, o.place) as first_packet,
+        max_by(o.packet, o.place) as last_packet, min_by(o.capture, o.place) as first_capture,
+        max_by(o.capture, o.place) as last_capture
+    from (
+        select *, lpad(cast(ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture as place
+        from operations where method = 'basic.return'
+    ) o join endpoints n on o.connection_id = n.connection_id
     group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
 ),
 later as (

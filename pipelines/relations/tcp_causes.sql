@@ -1,7 +1,10 @@
 -- One row per connection, side and kind of delay by TCP: how much of it there is, and which waits for answers it explains.
 -- None without rows of tcp_delays.
 with delays as (
-    select connection_id, from_client, kind, start_ts_ns, end_ts_ns, duration_ns, bytes, packet, capture, of_packet, of_capture
+    select connection_id, from_client, kind, start_ts_ns, end_ts_ns, duration_ns, bytes, packet, capture,
+        coalesce(of_packet, packet) as first_packet, coalesce(of_capture, capture) as first_capture,
+        lpad(cast(start_ts_ns as string), 20, '0') || lpad(cast(coalesce(of_packet, packet) as string), 12, '0') || coalesce(of_capture, capture) as begin,
+        lpad(cast(end_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture as until
     from tcp_delays where kind <> 'delayed-ack'
 ),
 waits as (
@@ -51,8 +54,8 @@ kinds as (
     select d.connection_id, d.from_client, d.kind, count(*) as delays, coalesce(max(t.total_ns), 0) as total_ns,
         max(d.duration_ns) as longest_ns, cast(coalesce(sum(d.bytes), 0) as bigint) as bytes,
         min(d.start_ts_ns) as first_ts_ns, max(d.end_ts_ns) as last_ts_ns,
-        min(coalesce(d.of_packet, d.packet)) as first_packet, max(d.packet) as last_packet,
-        min(d.capture) as first_capture, max(d.capture) as last_capture
+        min_by(d.first_packet, d.begin) as first_packet, max_by(d.packet, d.until) as last_packet,
+        min_by(d.first_capture, d.begin) as first_capture, max_by(d.capture, d.until) as last_capture
     from delays d
     left join totals t on d.connection_id = t.connection_id and d.from_client = t.from_client and d.kind = t.kind
     group by d.connection_id, d.from_client, d.kind

@@ -34,10 +34,10 @@ RECORDED = (
     "lossy_link",
 )
 FUNCTIONS = {
-    "count_star", "count", "lag", "sum", "min", "max", "max_by", "coalesce", "nullif", "greatest", "row_number",
-    "+", "-", "*", "/", "%", "~~", "!~~",
+    "count_star", "count", "lag", "sum", "min", "max", "min_by", "max_by", "lpad", "||", "coalesce", "nullif", "greatest",
+    "row_number", "+", "-", "*", "/", "%", "~~", "!~~",
 }  # fmt: skip
-"""What texts may call; `~~` is like. `max_by` only by what is unique within its group."""
+"""What texts may call; `~~` is like. `min_by` and `max_by` only by what is unique within its group."""
 TYPES = ("bigint", "int", "double", "string", "boolean")
 CLASSES = {
     "COLUMN_REF", "CONSTANT", "FUNCTION", "COMPARISON", "CONJUNCTION", "OPERATOR", "CASE", "CAST", "TYPE", "WINDOW",
