@@ -7,6 +7,7 @@ from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.stream.stream_deliveries import StreamOffsets
 from amqpscope.pipelines.stream.stream_lag import StreamLag
+from amqpscope.pipelines.stream.stream_metadata import StreamMetadata
 
 MEMBERS = Members(
     (
@@ -14,6 +15,7 @@ MEMBERS = Members(
         OverConnections(StreamConfirms),
         OverConnections(StreamCredit),
         OverConnections(StreamOffsets),
+        OverConnections(StreamMetadata),
     ),
     (
         OverKeys(

@@ -352,6 +352,15 @@ def test_records_of_streams_are_deliveries() -> None:
     assert {row["client"]: row["deliveries"] for row in related(tables, "clients")}["chart"] == 125
 
 
+def test_what_the_broker_says_of_streams_has_rows() -> None:
+    """Two clients have a stream until it is deleted; one asks for it then. Codes are the protocol's."""
+    rows = walked(TICKETS / "stream_deleted.pcap")["stream_metadata"].to_pylist()
+    assert {row["stream"] for row in rows} == {"stream_deleted"}
+    said = [(row["command"], row["response_code"]) for row in sorted(rows, key=lambda row: row["packet"])]
+    assert said[:4] == [("metadata", 1), ("metadata", 1), ("metadata-update", 6), ("metadata-update", 6)]
+    assert len(said) > 4 and set(said[4:]) == {("metadata", 2)}
+
+
 def test_a_healthy_capture_is_said_to_be_judged_by_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary", str(CAPTURES / "any_sll.pcap"), "--fail-on", "warning"]) == 0
     assert "rules found anything wrong" in capsys.readouterr().out

@@ -28,6 +28,9 @@ PROGRAMS = {
     "bunny": ["ruby", str(HERE / "client_bunny.rb")],
 }
 """Python's amqp (of Celery), Node.js, and Ruby."""
+ALL = tuple(PROGRAMS)
+TWO = ("amqplib", "bunny")
+"""Where a scenario has been played by one of Python before."""
 
 
 OLD_TLS = {

@@ -10,9 +10,7 @@ from typing import Any
 
 from tests.captures.record.certificates import Authority
 from tests.captures.record.theme_tls import TLS_PORT, _listen, _stop
-from tests.tickets.record.clients import Play, Refused, tickets
-
-ALL = ("amqp", "amqplib", "bunny")
+from tests.tickets.record.clients import ALL, TWO, Play, Refused, tickets
 
 
 def _expiring(play: Play, arguments: dict[str, Any], properties: dict[str, str], works: bool) -> None:
@@ -144,7 +142,7 @@ def old_tls(play: Play) -> None:
     _in_tls(play, "tlsv1", 365)
 
 
-@tickets("amqplib", "bunny")
+@tickets(*ALL)
 def large_messages(play: Play) -> None:
     """Six messages of a megabyte each, captured with a snap length: the sizes are in what is there."""
     with play.sniff(options=("-s", "150")):
@@ -153,3 +151,48 @@ def large_messages(play: Play) -> None:
             client.publish(key=play.name, body="x" * 1_100_000)
             client.wait()
         client.close()
+
+
+def _calling(play: Play, patience: float) -> None:
+    """Six calls over a queue of answers; each is answered 0.2 s after it came."""
+    with play.sniff():
+        server = play.client("pricer")
+        server.channel_open(channel=2)
+        server.declare(queue=play.name, channel=2)
+        server.consume(queue=play.name, tag="pricer", channel=2)
+        server.channel_open()
+        caller = play.client("shop")
+        for number in range(6):
+            caller.channel_open(channel=number + 1)
+            answers = f"{play.name}_{number}"
+            caller.declare(queue=answers, channel=number + 1, auto_delete=True)
+            tag = caller.consume(queue=answers, channel=number + 1, no_ack=True, tag=f"call {number}")
+            call = {"reply_to": answers, "correlation_id": str(number)}
+            caller.publish(key=play.name, body="price", properties=call, channel=number + 1)
+            caller.begin("take", channel=number + 1, seconds=patience)
+            asked = server.take(channel=2)
+            time.sleep(0.2)
+            if patience < 0.2:
+                caller.result()
+                caller.cancel(tag=tag, channel=number + 1)
+            answer = {"correlation_id": asked["correlation_id"]}
+            server.publish(key=asked["reply_to"], body="9.90", properties=answer)
+            server.ack(tag=asked["tag"], channel=2)
+            if patience >= 0.2:
+                caller.result()
+                caller.cancel(tag=tag, channel=number + 1)
+        time.sleep(0.2)
+        caller.close()
+        server.close()
+
+
+@tickets("amqplib")
+def impatient_calls(play: Play) -> None:
+    """A caller that waits for 0.1 s, and is answered after 0.2 s."""
+    _calling(play, 0.1)
+
+
+@tickets(*TWO)
+def patient_calls(play: Play) -> None:
+    """It waits for a second."""
+    _calling(play, 1)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 
-from tests.tickets.record.clients import Client, Play, Refused, tickets
+from tests.tickets.record.clients import ALL, TWO, Client, Play, Refused, tickets
 from tests.tickets.record.stage import far_broker
-
-ALL = ("amqp", "amqplib", "bunny")
-TWO = ("amqplib", "bunny")
 
 
 def _work(worker: Client, pause: float = 0, count: int = 1000, seconds: float = 0.5) -> None:
@@ -233,7 +230,7 @@ def fetches(play: Play) -> None:
     _getting(play, 40)
 
 
-@tickets("amqplib")
+@tickets(*ALL)
 def without_limit(play: Play) -> None:
     """A backlog of more than a thousand messages, and no prefetch; names are short, as there are so many."""
     play.name = play.kind
@@ -359,48 +356,3 @@ def settles_twice(play: Play) -> None:
 def settles_once(play: Play) -> None:
     """It does not."""
     _settling(play, twice=False)
-
-
-def _calling(play: Play, patience: float) -> None:
-    """Six calls over a queue of answers; each is answered 0.2 s after it came."""
-    with play.sniff():
-        server = play.client("pricer")
-        server.channel_open(channel=2)
-        server.declare(queue=play.name, channel=2)
-        server.consume(queue=play.name, tag="pricer", channel=2)
-        server.channel_open()
-        caller = play.client("shop")
-        for number in range(6):
-            caller.channel_open(channel=number + 1)
-            answers = f"{play.name}_{number}"
-            caller.declare(queue=answers, channel=number + 1, auto_delete=True)
-            tag = caller.consume(queue=answers, channel=number + 1, no_ack=True, tag=f"call {number}")
-            call = {"reply_to": answers, "correlation_id": str(number)}
-            caller.publish(key=play.name, body="price", properties=call, channel=number + 1)
-            caller.begin("take", channel=number + 1, seconds=patience)
-            asked = server.take(channel=2)
-            time.sleep(0.2)
-            if patience < 0.2:
-                caller.result()
-                caller.cancel(tag=tag, channel=number + 1)
-            answer = {"correlation_id": asked["correlation_id"]}
-            server.publish(key=asked["reply_to"], body="9.90", properties=answer)
-            server.ack(tag=asked["tag"], channel=2)
-            if patience >= 0.2:
-                caller.result()
-                caller.cancel(tag=tag, channel=number + 1)
-        time.sleep(0.2)
-        caller.close()
-        server.close()
-
-
-@tickets("amqplib")
-def impatient_calls(play: Play) -> None:
-    """A caller that waits for 0.1 s, and is answered after 0.2 s."""
-    _calling(play, 0.1)
-
-
-@tickets(*TWO)
-def patient_calls(play: Play) -> None:
-    """It waits for a second."""
-    _calling(play, 1)

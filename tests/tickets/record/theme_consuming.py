@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
 from pamqp import commands
 
-from tests.captures.record.broker import PORT
-from tests.captures.record.peer import Peer
 from tests.tickets.record.stage import Ticket, far_broker, ticket
 
 URL = "amqp://guest:guest@127.0.0.1/?name="
@@ -374,35 +371,3 @@ def forgotten_acks(stage: Ticket) -> None:
 def one_long_job(stage: Ticket) -> None:
     """One delivery is worked on all the time, and acknowledged in the end."""
     _forgetful(stage, forgets=False)
-
-
-def _without_acks(stage: Ticket, reads: bool) -> None:
-    queue = stage.name
-    stage.backstage.call(1, commands.Queue.Declare(queue=queue))
-    with stage.sniff():
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(("127.0.0.1", PORT))
-        peer = Peer(connection, stage.ledger("feed"))
-        peer.login()
-        peer.call(1, commands.Basic.Consume(queue=queue, consumer_tag="feed-1", no_ack=True))
-        for _ in range(60):
-            stage.backstage.publish(1, "", queue, b"x" * (20 if reads else 2000))
-            stage.backstage.flush()
-            if reads:
-                peer.wait(1, "basic.deliver")
-            time.sleep(0.02)
-        peer.drain(0.5)
-        peer.logout()
-
-
-@ticket
-def auto_ack_flood(stage: Ticket) -> None:
-    """A consumer without acknowledgements does not read what it gets: its window closes."""
-    _without_acks(stage, reads=False)
-
-
-@ticket
-def auto_ack_trickle(stage: Ticket) -> None:
-    """A consumer without acknowledgements that keeps up."""
-    _without_acks(stage, reads=True)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 
 import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
+from pamqp import commands
 
-from tests.tickets.record.clients import Play, Refused, tickets
+from tests.captures.record.broker import PORT
+from tests.captures.record.peer import Peer
+from tests.tickets.record.clients import ALL, Play, Refused, tickets
 from tests.tickets.record.stage import Ticket, ticket
-from tests.tickets.record.theme_clients import ALL
 from tests.tickets.record.theme_consuming import producing, working
-from tests.tickets.record.theme_waiting import _amqplib
+from tests.tickets.record.theme_waiting import run_amqplib
 
 
 def _working(play: Play, settled: int, still: float, after: int = 0) -> None:
@@ -113,7 +116,7 @@ def restarted(stage: Ticket) -> None:
         process.exit();"""
     _ = stage.broker
     with stage.sniff():
-        client = _amqplib("shop", script, name="orders-api")
+        client = run_amqplib("shop", script, name="orders-api")
         time.sleep(3)
         stage.broker.control("stop_app")
         time.sleep(2)
@@ -228,3 +231,35 @@ def many_pods(play: Play) -> None:
                 pod.close()
     finally:
         play.broker.control("clear_user_limits", "guest", "max-connections")
+
+
+def _without_acks(stage: Ticket, reads: bool) -> None:
+    queue = stage.name
+    stage.backstage.call(1, commands.Queue.Declare(queue=queue))
+    with stage.sniff():
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", PORT))
+        peer = Peer(connection, stage.ledger("feed"))
+        peer.login()
+        peer.call(1, commands.Basic.Consume(queue=queue, consumer_tag="feed-1", no_ack=True))
+        for _ in range(60):
+            stage.backstage.publish(1, "", queue, b"x" * (20 if reads else 2000))
+            stage.backstage.flush()
+            if reads:
+                peer.wait(1, "basic.deliver")
+            time.sleep(0.02)
+        peer.drain(0.5)
+        peer.logout()
+
+
+@ticket
+def auto_ack_flood(stage: Ticket) -> None:
+    """A consumer without acknowledgements does not read what it gets: its window closes."""
+    _without_acks(stage, reads=False)
+
+
+@ticket
+def auto_ack_trickle(stage: Ticket) -> None:
+    """A consumer without acknowledgements that keeps up."""
+    _without_acks(stage, reads=True)

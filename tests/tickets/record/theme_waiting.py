@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import select
-import socket
 import subprocess
 import threading
 import time
@@ -17,18 +15,17 @@ import aio_pika
 import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
 
-from tests.captures.record.broker import PORT
 from tests.captures.record.theme_contents import AMQPLIB
 from tests.tickets.record.stage import Ticket, ticket
 
 DIRECT = "amq.rabbitmq.reply-to"
 
 
-async def _connected(client: str) -> aio_pika.abc.AbstractConnection:
+async def connected(client: str) -> aio_pika.abc.AbstractConnection:
     return await aio_pika.connect("amqp://127.0.0.1/?name=" + client, client_properties={"connection_name": client})
 
 
-def _amqplib(client: str, text: str, **values: Any) -> subprocess.Popen[bytes]:
+def run_amqplib(client: str, text: str, **values: Any) -> subprocess.Popen[bytes]:
     """Runs a script of amqplib: `channel` is open, and `values` are there."""
     given = "".join(f"const {name} = {json.dumps(value)};" for name, value in values.items())
     head = f"""const amqp = require('amqplib'), sleep = ms => new Promise(done => setTimeout(done, ms)); {given}
@@ -55,7 +52,7 @@ def _calls(connection: pika.BlockingConnection, queue: str, patience: float, slo
 
 def _answered(stage: Ticket, slow: range) -> None:
     async def answer(ready: threading.Event, ends: threading.Event) -> None:
-        connection = await _connected("pricer")
+        connection = await connected("pricer")
         channel = await connection.channel()
         await channel.set_qos(20)
         queue = await channel.declare_queue(stage.name)
@@ -108,7 +105,7 @@ def late_replies_to_queues(stage: Ticket) -> None:
                 channel.sendToQueue(call.properties.replyTo, Buffer.from('17'),
                     {correlationId: call.properties.correlationId}); channel.ack(call); });
             await sleep(5000);"""
-        server = _amqplib("quoter", script, queue=stage.name)
+        server = run_amqplib("quoter", script, queue=stage.name)
         time.sleep(1)
         for number in range(8):
             channel, answers = connection.channel(), []
@@ -130,7 +127,7 @@ def slow_server(stage: Ticket) -> None:
     """One worker of 0.1 s answers 25 calls a second: in the end all are answered, the last after seconds."""
 
     async def play() -> None:
-        connection = await _connected("calculator")
+        connection = await connected("calculator")
         channel = await connection.channel()
         await channel.set_qos(1)
         queue = await channel.declare_queue(stage.name)
@@ -142,7 +139,7 @@ def slow_server(stage: Ticket) -> None:
                 await channel.default_exchange.publish(made, message.reply_to or "")
 
         await queue.consume(work)
-        caller = await _connected("web")
+        caller = await connected("web")
         calls = await caller.channel()
         answers = await calls.declare_queue(exclusive=True)
         waiting = {str(number): asyncio.get_running_loop().create_future() for number in range(34)}
@@ -173,7 +170,7 @@ def stalled_broker(stage: Ticket) -> None:
         await channel.waitForConfirms();"""
     _ = stage.broker
     with stage.sniff():
-        client = _amqplib("meter", script, queue=stage.name)
+        client = run_amqplib("meter", script, queue=stage.name)
         for _ in range(3):
             time.sleep(0.8)
             stage.broker.pause(1.6)
@@ -245,13 +242,13 @@ def quorum_hangs(stage: Ticket) -> None:
     """The same, and it has not answered when the capture ends; what is published then is all that its client sends."""
 
     async def play() -> None:
-        connection = await _connected("cashier")
+        connection = await connected("cashier")
         channel = await connection.channel()
         await channel.declare_queue(stage.name, durable=True, arguments={"x-queue-type": "quorum"})
         send = channel.default_exchange.publish
         for _ in range(5):
             await send(aio_pika.Message(b"sale"), stage.name)
-        other = await _connected("clock")
+        other = await connected("clock")
         ticks = await other.channel()
         await ticks.declare_queue("ticks", auto_delete=True)
         with _suspended(stage):
@@ -270,7 +267,7 @@ def quorum_hangs(stage: Ticket) -> None:
 
 def _batches(stage: Ticket, prefetch: int) -> None:
     async def play() -> None:
-        connection = await _connected("batcher")
+        connection = await connected("batcher")
         channel = await connection.channel()
         await channel.set_qos(prefetch)
         queue = await channel.declare_queue(stage.name)
@@ -283,7 +280,7 @@ def _batches(stage: Ticket, prefetch: int) -> None:
                 batch.clear()
 
         await queue.consume(collect)
-        feeder = await _connected("feeder")
+        feeder = await connected("feeder")
         feed = await feeder.channel()
         for number in range(60):
             await feed.default_exchange.publish(aio_pika.Message(f"item {number}".encode()), stage.name)
@@ -320,7 +317,7 @@ def _sharing(stage: Ticket, prefetch: int) -> None:
         channel.queue_declare(stage.name)
         channel.confirm_delivery()
         clients = [
-            _amqplib(tag, script, queue=stage.name, tag=tag, prefetch=prefetch, priority=priority, pause=pause)
+            run_amqplib(tag, script, queue=stage.name, tag=tag, prefetch=prefetch, priority=priority, pause=pause)
             for tag, priority, pause in (("favourite", 10, 60), ("spare", 0, 5))
         ]
         time.sleep(1.2)
@@ -341,191 +338,3 @@ def favourite_consumer(stage: Ticket) -> None:
 def fair_consumers(stage: Ticket) -> None:
     """With a prefetch of two both have work."""
     _sharing(stage, 2)
-
-
-class Balancer:
-    """A proxy before the broker that ends connections on which nothing came for some seconds, without a word."""
-
-    ADDRESS = "127.0.0.2"
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((self.ADDRESS, PORT))
-        self._listener.listen()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._carry, args=(near,), daemon=True).start()
-
-    def _carry(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", PORT)) as far:
-            others = {near: far, far: near}
-            while ready := select.select([near, far], [], [], self._patience)[0]:
-                data = ready[0].recv(65536)
-                if not data:
-                    return
-                others[ready[0]].sendall(data)
-
-    def close(self) -> None:
-        """Takes no more connections."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # else its thread holds the address
-        self._listener.close()
-
-
-@ticket
-def idle_cut(stage: Ticket) -> None:
-    """A load balancer ends connections that are idle for six seconds; three clients meet it, each for itself."""
-    _ = stage.broker
-    balancer = Balancer(6)
-    script = """await connection.close();
-        for (let turn = 0; turn < 2; turn++) {
-            const one = await amqp.connect('amqp://127.0.0.2',
-                {noDelay: true, clientProperties: {connection_name: name}});
-            const ended = new Promise(done => one.on('close', done)); one.on('error', () => 0);
-            const channel = await one.createConfirmChannel(); await channel.assertQueue('events');
-            channel.sendToQueue('events', Buffer.from('hello')); await channel.waitForConfirms(); await ended; }
-        process.exit();"""
-    with stage.sniff():
-        clients = []
-        for number in range(3):
-            clients.append(_amqplib("first", script, name=f"api-{number}"))
-            time.sleep(1.3)
-        for client in clients:
-            client.wait(30)
-    balancer.close()
-    whole = stage.path.with_suffix(".whole")
-    stage.path.rename(whole)
-    near = ["tcpdump", "-r", str(whole), "-w", str(stage.path), f"host {Balancer.ADDRESS}"]
-    subprocess.run(near, check=True, stderr=subprocess.DEVNULL)
-    whole.unlink()
-
-
-@ticket
-def wrong_exchange(stage: Ticket) -> None:
-    """A channel with forty publishes under way and a consumer; one of them names an exchange that is not there."""
-
-    async def play() -> None:
-        connection = await _connected("backoffice")
-        channel = await connection.channel()
-        good = await channel.declare_exchange("good", "direct")
-        bad = await channel.get_exchange("god", ensure=False)
-        queue = await channel.declare_queue(stage.name)
-        await queue.bind(good, "key")
-
-        async def work(message: aio_pika.abc.AbstractIncomingMessage) -> None:
-            await asyncio.sleep(0.2)
-            await message.ack()
-
-        await queue.consume(work)
-        for number in range(10):
-            await good.publish(aio_pika.Message(f"first {number}".encode()), "key")
-        sent = [good.publish(aio_pika.Message(f"then {number}".encode()), "key") for number in range(20)]
-        sent += [bad.publish(aio_pika.Message(b"lost"), "key")]
-        sent += [good.publish(aio_pika.Message(f"last {number}".encode()), "key") for number in range(20)]
-        await asyncio.gather(*sent, return_exceptions=True)
-        await asyncio.sleep(0.5)
-        with contextlib.suppress(Exception):
-            await connection.close()
-
-    _ = stage.broker
-    with stage.sniff():
-        asyncio.run(play())
-
-
-@ticket
-def standby(stage: Ticket) -> None:
-    """A second consumer asks again and again for a queue that another one consumes exclusively."""
-    script = """for (let turn = 0; turn < 3; turn++) { const channel = await connection.createChannel();
-            channel.on('error', () => 0);
-            try { await channel.consume(queue, job => channel.ack(job)); } catch (refused) {} await sleep(500); }"""
-    with stage.sniff():
-        connection = stage.pika("leader")
-        channel = connection.channel()
-        channel.queue_declare(stage.name)
-        channel.confirm_delivery()
-        channel.basic_consume(stage.name, lambda ch, method, *_: ch.basic_ack(method.delivery_tag), exclusive=True)
-        other = _amqplib("standby", script, queue=stage.name)
-        for number in range(20):
-            channel.basic_publish("", stage.name, f"part {number}".encode())
-            connection.process_data_events(0.1)
-        other.wait(20)
-        connection.close()
-
-
-@ticket
-def alternate_exchange(stage: Ticket) -> None:
-    """Nothing comes back, for an alternate exchange takes what has no queue; what it takes nobody reads."""
-    with stage.sniff():
-        connection = stage.pika("router")
-        channel = connection.channel()
-        channel.exchange_declare("others", "fanout")
-        channel.queue_declare(f"{stage.name}_lost")
-        channel.queue_bind(f"{stage.name}_lost", "others")
-        channel.exchange_declare("main", "topic", arguments={"alternate-exchange": "others"})
-        channel.queue_declare(stage.name)
-        channel.queue_bind(stage.name, "main", "order.eu.#")
-        channel.confirm_delivery()
-        for number in range(24):
-            channel.basic_publish("main", f"order.{('eu', 'us')[number % 2]}.new", b"order", mandatory=True)
-            connection.sleep(0.02)
-        connection.close()
-
-
-@ticket
-def delayed_messages(stage: Ticket) -> None:
-    """Messages wait in a queue until they expire, and go on from there: a delay."""
-    with stage.sniff():
-        connection = stage.pika("delayer")
-        channel = connection.channel()
-        channel.queue_declare(stage.name)
-        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": stage.name}
-        channel.queue_declare(f"{stage.name}_wait", arguments=arguments)
-        channel.confirm_delivery()
-        channel.basic_consume(stage.name, lambda ch, method, *_: ch.basic_ack(method.delivery_tag))
-        for number in range(20):
-            properties = pika.BasicProperties(expiration="500")
-            channel.basic_publish("", f"{stage.name}_wait", f"later {number}".encode(), properties)
-            connection.sleep(0.05)
-        connection.sleep(1)
-        connection.close()
-
-
-@ticket
-def full_in_bytes(stage: Ticket) -> None:
-    """A queue of at most 20 kB that refuses more."""
-    with stage.sniff():
-        connection = stage.pika("scanner")
-        channel = connection.channel()
-        channel.queue_declare(stage.name, arguments={"x-max-length-bytes": 20000, "x-overflow": "reject-publish"})
-        channel.confirm_delivery()
-        for _ in range(12):
-            with contextlib.suppress(pika.exceptions.NackError):
-                channel.basic_publish("", stage.name, b"z" * 3000)
-            connection.sleep(0.03)
-        connection.close()
-
-
-@ticket
-def full_vhost(stage: Ticket) -> None:
-    """A virtual host that takes two connections, and a pool of five."""
-    stage.broker.control("add_vhost", "tenant")
-    stage.broker.control("set_permissions", "-p", "tenant", "guest", ".*", ".*", ".*")
-    stage.broker.control("set_vhost_limits", "-p", "tenant", '{"max-connections": 2}')
-    with stage.sniff():
-        opened = []
-        for _ in range(5):
-            with contextlib.suppress(pika.exceptions.AMQPConnectionError):
-                names = {"connection_name": "pool"}
-                to = pika.ConnectionParameters("127.0.0.1", PORT, "tenant", client_properties=names)
-                opened.append(pika.BlockingConnection(to))
-            time.sleep(0.3)
-        for connection in opened:
-            connection.close()
-    stage.broker.control("delete_vhost", "tenant")

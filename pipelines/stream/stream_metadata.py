@@ -1,0 +1,54 @@
+"""Stream metadata: what the broker says of streams, when it is asked, and when one is not available any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from amqpscope.pipelines.model.events import Events, what
+from amqpscope.pipelines.model.remembered import Remembers
+from amqpscope.pipelines.model.walk import Needs, Rows, schema
+from amqpscope.pipelines.stream.frames import STREAM_FRAMES
+
+COMMANDS = ("metadata", "metadata-update")
+_COLUMNS = (
+    "connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client", "command", "stream", "streams",
+    "response_code",
+)  # fmt: skip
+_WORDS = [what(STREAM_FRAMES, command) for command in COMMANDS]
+_MOST = 1000
+"""Streams of one answer that have rows."""
+
+
+class StreamMetadata(Remembers):
+    """The walk that writes `stream_metadata`: a row for each stream that an answer or an update names."""
+
+    tables = ("stream_metadata",)
+    needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(_COLUMNS, COMMANDS)}
+
+    def feed(self, events: Events) -> Iterator[Rows]:
+        """Walk over a batch; yield the rows of its answers and updates."""
+        at = np.flatnonzero(events.among(_WORDS))
+        if not len(at):
+            return
+        frames = events.take(STREAM_FRAMES, at, _COLUMNS).to_pylist()
+        found = [row for frame in frames if not frame["from_client"] for row in _rows(frame)]
+        if found:
+            yield "stream_metadata", pa.Table.from_pylist(found, schema("stream_metadata"))
+
+
+def _rows(frame: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if frame["command"] == "metadata-update":
+        yield frame
+        return
+    try:
+        streams = json.loads(frame["streams"] or "[]")
+    except (ValueError, RecursionError):
+        return
+    for each in streams[:_MOST]:
+        if isinstance(each, dict):
+            yield frame | {"stream": each.get("stream"), "response_code": each.get("code")}
