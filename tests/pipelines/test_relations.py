@@ -34,8 +34,8 @@ RECORDED = (
     "lossy_link",
 )
 FUNCTIONS = {
-    "count_star", "count", "lag", "sum", "min", "max", "min_by", "max_by", "lpad", "||", "coalesce", "nullif", "greatest",
-    "row_number", "+", "-", "*", "/", "%", "~~", "!~~",
+    "count_star", "count", "lag", "sum", "min", "max", "min_by", "max_by", "lpad", "||", "coalesce", "nullif",
+    "greatest", "row_number", "+", "-", "*", "/", "%", "~~", "!~~",
 }  # fmt: skip
 """What texts may call; `~~` is like. `min_by` and `max_by` only by what is unique within its group."""
 TYPES = ("bigint", "int", "double", "string", "boolean")
