@@ -12,7 +12,8 @@ back as (
         max_by(o.packet, o.place) as last_packet, min_by(o.capture, o.place) as first_capture,
         max_by(o.capture, o.place) as last_capture
     from (
-        select *, lpad(cast(ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture as place
+        select connection_id, exchange, routing_key, reply_text, ts_ns, packet, capture,
+            lpad(cast(ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture as place
         from operations where method = 'basic.return'
     ) o join endpoints n on o.connection_id = n.connection_id
     group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
