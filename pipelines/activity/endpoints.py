@@ -80,6 +80,7 @@ def _declared(rows: pa.Table) -> pa.Table:
         servers.append(f"[{server_ip}]:{port}" if ":" in (server_ip or "") else f"{server_ip}:{port}")
     columns: dict[str, Any] = {name: rows[name] for name in KEPT}
     columns |= {"client": pa.array(names, pa.string()), "server": pa.array(servers, pa.string())}
+    columns |= {"announces_blocked": _announced(rows)}
     columns |= {"connection_name": _texts(client, "connection_name")}
     columns |= {name: _texts(client, name) for name in _NAMED}
     columns |= {f"server_{name}": _texts(server, name) for name in _NAMED[:2]}
@@ -112,6 +113,14 @@ def _strings(text: str) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {key: each[:_LONGEST] for key, each in value.items() if isinstance(each, str)}
+
+
+def _announced(rows: pa.Table) -> pa.Array:
+    """Return whether clients announce connection.blocked (bool); null where the broker does not, or unseen."""
+    client, server = (
+        pc.match_substring_regex(rows[name].cast(pa.string()), r'"connection\.blocked": ?true') for name in PROPERTIES
+    )
+    return pc.if_else(pc.fill_null(server, True), client, None).combine_chunks()
 
 
 def _texts(properties: list[dict[str, str]], name: str) -> pa.Array:

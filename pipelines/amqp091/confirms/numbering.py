@@ -9,7 +9,6 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
-    AGAIN,
     BASE,
     CLIENT_CLOSE,
     CLIENT_CLOSES_ALL,
@@ -23,7 +22,6 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     OVER,
     PROVEN,
     QUIET_NS,
-    ROUNDS,
     SEGMENT,
     TURN,
     UNKNOWN,
@@ -104,8 +102,6 @@ def begin(bases: Array, epochs: Array) -> None:
         epochs[e, EPOCH.END_TS] = -1
         epochs[e, EPOCH.NEXT] = -1
         epochs[e, EPOCH.SEGMENT] = -1
-        epochs[e, EPOCH.LAST_IN] = -1
-        epochs[e, EPOCH.LAST_ROW] = -1
         epochs[e, EPOCH.AHEAD] = NONE
 
 
@@ -157,10 +153,6 @@ def segment(segments: Array, made: int, e: int, gap: int) -> int:
     segments[made, SEGMENT.EPOCH] = e
     segments[made, SEGMENT.GAP] = gap
     segments[made, SEGMENT.FIRST] = 0
-    segments[made, SEGMENT.WAITED] = 0
-    segments[made, SEGMENT.BROKEN] = 0
-    segments[made, SEGMENT.ROUNDS] = 0
-    segments[made, SEGMENT.QUICK] = 0
     segments[made, SEGMENT.BY] = 0
     return made + 1
 
@@ -224,59 +216,6 @@ def join(bases: Array, epochs: Array, segments: Array, made: int) -> int:
 
 
 @kernel
-def follow(rows: Array, epochs: Array, segments: Array, e: int, at: int, bound: int) -> None:
-    """Note whether the client still waits for each confirm, as far as the confirms of a turn show.
-
-    States: ROUNDS counts publishes in a row that had their own confirm before the next; WAITS is 1 once `ROUNDS` of
-    them showed that the client waits. Any other order of events begins anew, and breaks the segment.
-    """
-    turn = epochs[e, EPOCH.TURN]
-    same = epochs[e, EPOCH.LAST_IN] == at
-    began = epochs[e, EPOCH.LAST_TURN] == 0
-    in_step = (
-        epochs[e, EPOCH.IN_STEP] == 1
-        and turn == epochs[e, EPOCH.LAST_TURN] + 1
-        and epochs[e, EPOCH.LOST_BEFORE] == epochs[e, EPOCH.LAST_LOST]
-        and (not same or bound == epochs[e, EPOCH.LAST_BOUND])
-    )
-    if not in_step:
-        epochs[e, EPOCH.WAITS] = 0
-        if not began:
-            segments[at, SEGMENT.BROKEN] = 1
-    if not same:
-        segments[at, SEGMENT.WAITED] = epochs[e, EPOCH.WAITS]
-    if not in_step or not same:
-        epochs[e, EPOCH.ROUNDS] = 0
-        epochs[e, EPOCH.QUICK] = 0
-        epochs[e, EPOCH.SHORTEST] = _MOST
-        epochs[e, EPOCH.LONGEST] = 0
-    elif epochs[e, EPOCH.FOLLOWS] >= 0 and epochs[e, EPOCH.LAST_ROW] >= 0:
-        sent = rows[epochs[e, EPOCH.LAST_ROW], TURN.BEGUN]
-        again = rows[epochs[e, EPOCH.FOLLOWS], TURN.BEGUN]
-        quick = again - epochs[e, EPOCH.WHEN] <= epochs[e, EPOCH.WHEN] - sent
-        epochs[e, EPOCH.ROUNDS] += 1
-        segments[at, SEGMENT.ROUNDS] += 1
-        if quick:
-            epochs[e, EPOCH.QUICK] += 1
-            segments[at, SEGMENT.QUICK] += 1
-            epochs[e, EPOCH.SHORTEST] = min(epochs[e, EPOCH.SHORTEST], again - sent)
-            epochs[e, EPOCH.LONGEST] = max(epochs[e, EPOCH.LONGEST], again - sent)
-        if epochs[e, EPOCH.ROUNDS] == ROUNDS:
-            varies = epochs[e, EPOCH.LONGEST] // 2 >= epochs[e, EPOCH.SHORTEST]
-            if 4 * epochs[e, EPOCH.QUICK] >= 3 * ROUNDS and varies:
-                epochs[e, EPOCH.WAITS] = 1
-            epochs[e, EPOCH.ROUNDS] = 0
-            epochs[e, EPOCH.QUICK] = 0
-            epochs[e, EPOCH.SHORTEST] = _MOST
-            epochs[e, EPOCH.LONGEST] = 0
-    epochs[e, EPOCH.LAST_TURN] = turn
-    epochs[e, EPOCH.LAST_LOST] = epochs[e, EPOCH.LOST_BEFORE]
-    epochs[e, EPOCH.LAST_BOUND] = bound
-    epochs[e, EPOCH.LAST_IN] = at
-    epochs[e, EPOCH.LAST_ROW] = epochs[e, EPOCH.FOLLOWS]
-
-
-@kernel
 def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
     """Note what the confirms of a turn show: all came after the same number of publishes had begun."""
     turn = epochs[e, EPOCH.TURN]
@@ -306,7 +245,6 @@ def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
             segments[at, SEGMENT.QUIET_BOUND] = bound
         elif lost == segments[at, SEGMENT.QUIET_LOST] and bound > segments[at, SEGMENT.QUIET_BOUND]:
             segments[at, SEGMENT.QUIET_BOUND] = bound
-    follow(rows, epochs, segments, e, at, bound)
 
 
 @kernel
@@ -326,11 +264,7 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
             epochs[e, EPOCH.TURN] = epochs[e, EPOCH.SENT] + 1
             epochs[e, EPOCH.FOLLOWS] = epochs[e, EPOCH.NEXT]
             epochs[e, EPOCH.TAG] = 0
-            epochs[e, EPOCH.IN_STEP] = 1
         epochs[e, EPOCH.TAG] = max(epochs[e, EPOCH.TAG], tag)
-        if tag - 1 != epochs[e, EPOCH.LAST_TAG]:
-            epochs[e, EPOCH.IN_STEP] = 0
-        epochs[e, EPOCH.LAST_TAG] = tag
         epochs[e, EPOCH.WHEN] = when
         epochs[e, EPOCH.SINCE] = rows[i, TURN.GAP]
         epochs[e, EPOCH.LOST_BEFORE] = rows[i, TURN.LOST]
@@ -373,22 +307,13 @@ def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
             and segments[s, SEGMENT.BOUND_FIRST] != segments[s, SEGMENT.BOUND_LAST]
         )
         agreed = given != NONE and given == ahead and (reached or bound == ahead)
-        waits = (
-            epochs[e, EPOCH.KNOWN] == 1
-            and segments[s, SEGMENT.WAITED] == 1
-            and segments[s, SEGMENT.BROKEN] == 0
-            and segments[s, SEGMENT.ROUNDS] >= AGAIN
-            and 4 * segments[s, SEGMENT.QUICK] >= 3 * segments[s, SEGMENT.ROUNDS]
-            and bound == ahead
-        )
         by = UNKNOWN
         if counted != NONE and counted == ahead and bound <= ahead:
             by = COUNTED
-        elif (at_rest and reached) or agreed or (waits and reached) or forced:
+        elif (at_rest and reached) or agreed or forced:
             by = PROVEN
         epochs[e, EPOCH.EXACT] = 0 if by == UNKNOWN else 1
         epochs[e, EPOCH.UP_TO] = gap
-        epochs[e, EPOCH.KNOWN] = 1 if by != UNKNOWN and bound == ahead else 0
         first = segments[s, SEGMENT.FIRST]
         tag = segments[s, SEGMENT.TAG]
         confirmed = tag > NONE and (tag - ahead >= first if ahead >= 0 else tag >= first + ahead)

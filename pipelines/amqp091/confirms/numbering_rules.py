@@ -10,13 +10,6 @@ client sent, and only grows; from one gap to the next is a segment. These rules 
   publish was confirmed: a broker does not take that long. Because a broker may stall once, the bound is proven only
   when the confirm of another publish reaches it too. It is also proven if it agrees with the number that the client
   itself puts into a header.
-- A client that waits for each confirm has nothing outstanding when the confirm comes. The confirms of a steady window
-  look the same, only with smaller numbers; so traffic before the gap, where the numbers are known, must show that the
-  client waits: at `ROUNDS` publishes in a row nothing else was outstanding; after three in four the next publish came
-  sooner after the confirm than the confirm had taken; and no clock did so, because the longest of these rounds took at
-  least twice as long as the shortest. From then on each publish must have its own confirm before the next one, the
-  confirms of what was sent in the gap included, with none missing in between; and so must `AGAIN` publishes after the
-  gap, again with three quick rounds in four.
 - A gap has room for so many publishes (`room_for`). Where `ahead` was certain before it, and the bound shows as many
   more as it has room for, it is proven; where there is room for none, `ahead` goes on. Where a content without a
   method follows, the gap holds its method, and room for more of others (`BEHIND`).
@@ -35,10 +28,6 @@ from amqpscope.pipelines.model.store import declare
 
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
-ROUNDS = 16
-"""Publishes in a row that show that a client waits for each confirm."""
-AGAIN = 8
-"""Publishes in a row after a gap that show that it still does."""
 
 SHORTEST = 39
 """Bytes of the shortest publish: a method of no names (17), and the header of an empty body without properties (22)."""
@@ -107,22 +96,8 @@ class Epoch(NamedTuple):
     WHEN: int
     SINCE: int  # GAP of the last of them
     LOST_BEFORE: int
-    IN_STEP: int  # 1: each has the number after the one before
-    # Whether the client waits for each:
-    LAST_TURN: int
-    LAST_TAG: int
-    LAST_LOST: int
-    LAST_BOUND: int
-    LAST_IN: int  # segment
-    LAST_ROW: int  # of the publish that followed
-    ROUNDS: int
-    QUICK: int  # of these, those after which the next came sooner than the confirm had
-    SHORTEST: int  # time of a quick round, from one publish to the next
-    LONGEST: int
-    WAITS: int
     # Along the segments:
     AHEAD: int
-    KNOWN: int  # 1: the last segment's number is certain, and the newest publish was confirmed in it
     EXACT: int  # 1: its number is certain
     UP_TO: int  # its GAP
 
@@ -143,10 +118,6 @@ class Segment(NamedTuple):
     FOLLOWED: int  # the largest bound before a publish
     QUIET_LOST: int
     QUIET_BOUND: int
-    WAITED: int  # 1: the client waits for each, as known from before
-    BROKEN: int  # 1: not so here
-    ROUNDS: int
-    QUICK: int
     AHEAD: int
     BY: int
 

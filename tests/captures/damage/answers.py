@@ -38,6 +38,7 @@ from amqpscope.pipelines.run.local import analyze_folder
 from amqpscope.pipelines.statistics import HOUR_NS
 from tests.captures.damage.recall import Beginnings, Frame, frames_found, messages_found
 from tests.captures.damage.recordings import Recording, recordings
+from tests.captures.damage.thinning import THINNED
 from tests.captures.damage.ways import ALWAYS_THE_SAME, FLIPPED, HARMFUL, HARMLESS
 from tests.dissector.builders import Packet
 from tests.dissector.runs import Row, rows
@@ -48,6 +49,7 @@ APART_NS = 2 * HOUR_NS
 """Time between the beginnings of runs: what one lacks is in no window of another one's deliveries."""
 SECOND_NS = 1_000_000_000
 CENSORED = ("capture-end", "gap", "evicted")
+ALL = [*HARMLESS, *HARMFUL, *FLIPPED, *THINNED]
 KINDS = ("there", "found", "right", "wrong", "blamed", "censored", "no latency", "otherwise")
 
 
@@ -346,11 +348,13 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=2, help="how often each recording is damaged (default 2)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--way", action="append", choices=[*HARMLESS, *HARMFUL, *FLIPPED], help="default: all")
+    parser.add_argument(
+        "--way", action="append", choices=[*HARMLESS, *HARMFUL, *FLIPPED, *THINNED], help="default: all"
+    )
     parser.add_argument("--examples", action="store_true", help="print the rows that are wrong, blamed or otherwise")
     parser.add_argument("captures", nargs="*", type=Path, help="default: the recordings")
     given = parser.parse_args(arguments)
-    ways = given.way or [*HARMLESS, *HARMFUL, *FLIPPED]
+    ways = given.way or ALL
     found = (Recording.of(path, compiled=True) for path in given.captures or recordings())
     with tempfile.TemporaryDirectory() as folder:
         seeds = range(given.first, given.first + given.seeds)

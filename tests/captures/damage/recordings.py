@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.captures.damage.recall import FRAMES, Sent
+from tests.captures.damage.thinning import THINNED
 from tests.captures.damage.ways import FLIPPED, HARMFUL, HARMLESS, Capture, numbered
 from tests.dissector.builders import Packet
 from tests.dissector.comparing import TIMED
@@ -43,7 +44,7 @@ class Recording:
         return dissect_packets(packets, self.link, self._compiled)
 
     def damaged(self, way: str, seed: int) -> list[Packet]:
-        return (HARMLESS | HARMFUL | FLIPPED)[way](self.capture, random.Random(f"{seed} {self.name}"))
+        return (HARMLESS | HARMFUL | FLIPPED | THINNED)[way](self.capture, random.Random(f"{seed} {self.name}"))
 
     def others(self, packets: list[Packet]) -> int:
         """How many rows are not as they were, in columns but those that have times and numbers of packets."""

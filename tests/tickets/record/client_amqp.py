@@ -21,6 +21,9 @@ class Client:
             client_properties={"connection_name": given["name"]} if given["name"] else {}, connect_timeout=20,
             ssl={"cert_reqs": ssl.CERT_NONE, "ssl_version": ssl.PROTOCOL_TLS_CLIENT} if given.get("tls") else False,
         )  # fmt: skip
+        if given.get("mute"):
+            known = self.connection.negotiate_capabilities
+            self.connection.negotiate_capabilities = known | {"connection.blocked": False}
         self.connection.connect()
         self.channels: dict[int, Any] = {}
         self.inbox: dict[int, deque[Any]] = defaultdict(deque)

@@ -5,10 +5,12 @@ const channels = {}, inbox = {}, confirmed = {};
 let connection;
 const of = given => channels[given.channel || 1];
 const ops = {
-    async open({name, host, port, vhost, user, password, heartbeat, channel_max, tls}) {
+    async open({name, host, port, vhost, user, password, heartbeat, channel_max, tls, mute}) {
         connection = await amqp.connect(
             {protocol: tls ? 'amqps' : 'amqp', hostname: host, port, vhost, username: user, password, heartbeat, channelMax: channel_max || 0},
-            {noDelay: true, rejectUnauthorized: false, clientProperties: name ? {connection_name: name} : {}});
+            {noDelay: true, rejectUnauthorized: false, clientProperties: {
+                ...(name ? {connection_name: name} : {}),
+                ...(mute ? {capabilities: {publisher_confirms: true, 'basic.nack': true}} : {})}});
         connection.on('error', () => 0); },
     async channel_open({channel = 1, confirms}) {
         const made = await (confirms ? connection.createConfirmChannel() : connection.createChannel());

@@ -5,6 +5,9 @@ require "json"
 class Client
   def open(g)
     properties = Bunny::Session::DEFAULT_CLIENT_PROPERTIES.merge(g["name"] ? { connection_name: g["name"] } : {})
+    if g["mute"]
+      properties = properties.merge(capabilities: properties[:capabilities].reject { |name, _| name.to_s == "connection.blocked" })
+    end
     options = { host: g["host"], port: g["port"], vhost: g["vhost"], user: g["user"], password: g["password"],
                 heartbeat: g["heartbeat"], client_properties: properties, automatically_recover: false,
                 continuation_timeout: 30_000, log_level: Logger::FATAL, threaded: true, read_timeout: 100 }

@@ -80,9 +80,9 @@ class FarLink(lossy.Link):
 
 
 @contextmanager
-def far_broker() -> Iterator[str]:
-    """The address of the node at the far end of a link of 20 ms each way."""
-    link = FarLink()
+def far_broker(link: FarLink | None = None) -> Iterator[str]:
+    """The address of the node at the far end of a link of 20 ms each way, or of a given one."""
+    link = link or FarLink()
     try:
         with lossy.listener(link, PORT) as server:
             threading.Thread(target=_accept, args=(server,), daemon=True).start()
