@@ -2,15 +2,23 @@
 
 Given pyarrow Tables, they walk in this process and return a pyarrow Table; given DataFrames, on Spark, and return a
 DataFrame. Arguments are named after their tables: `frames` is `amqp091_frames`. `captures` says which captures have a
-snap length: messages whose end it cuts then keep their times; `connections` has the addresses of rows. Columns that a
-table lacks are null; a table that is left out has no rows. A table with the columns of another one is an error.
+snap length: messages whose end it cuts then keep their times; `connections` has the addresses of rows; without
+`anomalies` no gaps are known. Columns that a table lacks are null; a table that is left out has no rows.
+
+Each raises a TypeError if some tables are pyarrow's and some are not, a ValueError if none is given, and a TableError
+if one has the columns of another.
 
 Only `analyze` knows whether `dissect` was given a time range, or was interrupted; here tables are taken as they are.
 """
 
+# Declared functions have no body.
+# mypy: disable-error-code="empty-body"
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
@@ -29,15 +37,45 @@ class TableError(Error, ValueError):
 
 
 Table = TypeVar("Table", pa.Table, "DataFrame")
+F = TypeVar("F", bound="Callable[..., Any]")
 HOUR_NS = 3_600_000_000_000
 
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
     "heartbeats", "latency_buckets", "latency_summary", "operations", "published", "relation", "rpcs",
-    "settlements", "stream_credit", "stream_deliveries", "tcp_delays", "transits", "unconfirmed", "violations",
+    "settlements", "stream_credit", "stream_deliveries", "stream_metadata", "tcp_delays", "transits",
+    "unconfirmed", "violations",
 ]  # fmt: skip
 
 
+def _job(declared: F) -> F:
+    """Return the function that is declared: it makes the table of its name, in this process or on Spark."""
+    name, signature = declared.__name__, inspect.signature(declared)
+
+    @functools.wraps(declared)
+    def made(*tables: Any, **named: Any) -> Any:
+        given = {each: value for each, value in signature.bind(*tables, **named).arguments.items() if value is not None}
+        window_ns = given.pop("window_ns", HOUR_NS)
+        if not given:
+            raise ValueError(f"{name} needs one of {', '.join(signature.parameters)}")
+        given = {"amqp091_frames" if each == "frames" else each: rows for each, rows in given.items()}
+        are_arrow = [isinstance(rows, pa.Table) for rows in given.values()]
+        if any(are_arrow) and not all(are_arrow):
+            raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
+        for table, rows in given.items():
+            _check(name, table, rows.column_names if isinstance(rows, pa.Table) else rows.columns)
+        if not all(are_arrow):
+            from amqpscope.pipelines.spark import jobs as jobs_on_spark  # noqa: PLC0415 - Spark is optional
+
+            found = jobs_on_spark.job(name, given, window_ns)
+        else:
+            found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
+        return _read(name, found, given.values())
+
+    return cast("F", made)
+
+
+@_job
 def confirms(
     frames: Table,
     messages: Table,
@@ -47,23 +85,10 @@ def confirms(
     captures: Table | None = None,
     amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `confirms`: one row per publish in confirm mode, of any of the protocols.
-
-    Args:
-        frames: `amqp091_frames`.
-        messages: `messages`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        stream_frames: `stream_frames`.
-        captures: `captures`.
-        amqp010_frames: `amqp010_frames`.
-    """
-    return _job(
-        "confirms", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        stream_frames=stream_frames, captures=captures, amqp010_frames=amqp010_frames,
-    )  # fmt: skip
+    """Return the table `confirms`: one row per publish in confirm mode, of any of the protocols."""
 
 
+@_job
 def settlements(
     frames: Table,
     messages: Table,
@@ -72,22 +97,10 @@ def settlements(
     captures: Table | None = None,
     amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `settlements`: one row per delivery, pushed or got, and what settled it.
-
-    Args:
-        frames: `amqp091_frames`.
-        messages: `messages`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        captures: `captures`.
-        amqp010_frames: `amqp010_frames`.
-    """
-    return _job(
-        "settlements", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        captures=captures, amqp010_frames=amqp010_frames,
-    )  # fmt: skip
+    """Return the table `settlements`: one row per delivery, pushed or got, and what settled it."""
 
 
+@_job
 def rpcs(
     frames: Table,
     connections: Table,
@@ -95,21 +108,10 @@ def rpcs(
     stream_frames: Table | None = None,
     amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `rpcs`: one row per synchronous request that asks for an answer, of either side.
-
-    Args:
-        frames: `amqp091_frames`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        stream_frames: `stream_frames`.
-        amqp010_frames: `amqp010_frames`.
-    """
-    return _job(
-        "rpcs", amqp091_frames=frames, connections=connections, anomalies=anomalies, stream_frames=stream_frames,
-        amqp010_frames=amqp010_frames,
-    )  # fmt: skip
+    """Return the table `rpcs`: one row per synchronous request that asks for an answer, of either side."""
 
 
+@_job
 def commands(
     amqp010_frames: Table,
     messages: Table,
@@ -117,21 +119,10 @@ def commands(
     anomalies: Table | None = None,
     captures: Table | None = None,
 ) -> Table:
-    """Return the table `commands`: one row per command of AMQP 0-10, and when the other side completed it.
-
-    Args:
-        amqp010_frames: `amqp010_frames`.
-        messages: `messages`, for transfers.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        captures: `captures`.
-    """
-    return _job(
-        "commands", amqp010_frames=amqp010_frames, messages=messages, connections=connections, anomalies=anomalies,
-        captures=captures,
-    )  # fmt: skip
+    """Return the table `commands`: one row per command of AMQP 0-10, and when the other side completed it."""
 
 
+@_job
 def flow_control(
     frames: Table,
     messages: Table,
@@ -142,86 +133,41 @@ def flow_control(
     captures: Table | None = None,
     amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `flow_control`: one row per interval in which one side made the other wait.
-
-    Args:
-        frames: `amqp091_frames`.
-        messages: `messages`, for full prefetch windows.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        stream_frames: `stream_frames`, for credit that was used up.
-        tcp_windows: `tcp_windows`, for receive windows that were closed.
-        captures: `captures`.
-        amqp010_frames: `amqp010_frames`.
-    """
-    return _job(
-        "flow_control", amqp091_frames=frames, messages=messages, connections=connections, anomalies=anomalies,
-        stream_frames=stream_frames, tcp_windows=tcp_windows, captures=captures, amqp010_frames=amqp010_frames,
-    )  # fmt: skip
+    """Return the table `flow_control`: one row per interval in which one side made the other wait."""
 
 
+@_job
 def heartbeats(
     frames: Table, connections: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None
 ) -> Table:
-    """Return the table `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction.
-
-    Args:
-        frames: `amqp091_frames`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        amqp010_frames: `amqp010_frames`.
-    """
-    return _job(
-        "heartbeats", amqp091_frames=frames, connections=connections, anomalies=anomalies,
-        amqp010_frames=amqp010_frames,
-    )  # fmt: skip
+    """Return the table `heartbeats`: one row per connection of AMQP 0-9-1 or 0-10 and direction."""
 
 
+@_job
 def channel_errors(
     frames: Table, anomalies: Table | None = None, amqp010_frames: Table | None = None, connections: Table | None = None
 ) -> Table:
-    """Return the table `channel_errors`: one row per channel, session or connection that was closed with an error.
-
-    Args:
-        frames: `amqp091_frames`.
-        anomalies: `anomalies`; without it no gaps are known.
-        amqp010_frames: `amqp010_frames`.
-        connections: `connections`; without it rows have no addresses.
-    """
-    return _job(
-        "channel_errors", amqp091_frames=frames, anomalies=anomalies, amqp010_frames=amqp010_frames,
-        connections=connections,
-    )  # fmt: skip
+    """Return the table `channel_errors`: one row per channel, session or connection that was closed with an error."""
 
 
+@_job
 def stream_credit(stream_frames: Table, connections: Table, anomalies: Table | None = None) -> Table:
-    """Return the table `stream_credit`: one row per frame that changes the credit of a subscription.
-
-    Args:
-        stream_frames: `stream_frames`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-    """
-    return _job("stream_credit", stream_frames=stream_frames, connections=connections, anomalies=anomalies)
+    """Return the table `stream_credit`: one row per frame that changes the credit of a subscription."""
 
 
+@_job
 def stream_deliveries(
     stream_frames: Table, connections: Table, anomalies: Table | None = None, messages: Table | None = None
 ) -> Table:
-    """Return the table `stream_deliveries`: one row per chunk delivered, with its age and the consumer's lag.
-
-    Args:
-        stream_frames: `stream_frames`.
-        connections: `connections`.
-        anomalies: `anomalies`; without it no gaps are known.
-        messages: `messages`; without it what was published shows nothing of how far a stream goes.
-    """
-    return _job(
-        "stream_deliveries", stream_frames=stream_frames, connections=connections, anomalies=anomalies,
-        messages=messages,
-    )  # fmt: skip
+    """Return the table `stream_deliveries`: one row per chunk delivered, with its age and the consumer's lag."""
 
 
+@_job
+def stream_metadata(stream_frames: Table, connections: Table | None = None) -> Table:
+    """Return the table `stream_metadata`: one row for each stream that an answer or an update of the broker names."""
+
+
+@_job
 def transits(
     messages: Table,
     window_ns: int = HOUR_NS,
@@ -234,68 +180,64 @@ def transits(
     """Return the table `transits`: one row per delivery, with the publish that it came from.
 
     Args:
-        messages: `messages`.
+        messages: where both ends of a transit lie.
         window_ns: how far before a delivery to look for its publish (ns).
-        captures: `captures`.
-        anomalies: `anomalies`, for gaps: equal contents are not enough where a publish may be missing.
-        connections: `connections`: a gap before the first publish begins with the connection.
-        frames: `amqp091_frames`, which say from which queue a message is delivered.
-        amqp010_frames: `amqp010_frames`, likewise.
+        captures: which have a snap length.
+        anomalies: gaps; equal contents are not enough where a publish may be missing.
+        connections: where a gap before the first publish begins.
+        frames: from which queue a message is delivered.
+        amqp010_frames: likewise.
     """
-    return _job(
-        "transits", window_ns, messages=messages, captures=captures, anomalies=anomalies, connections=connections,
-        amqp091_frames=frames, amqp010_frames=amqp010_frames,
-    )  # fmt: skip
 
 
+@_job
 def failures(connections: Table) -> Table:
     """Return the table `failures`, of `connections`: one row per group of those that failed or ended badly alike."""
-    return _job("failures", connections=connections)
 
 
+@_job
 def endpoints(connections: Table) -> Table:
     """Return the table `endpoints`, of `connections`: one row per connection, with the names of its ends."""
-    return _job("endpoints", connections=connections)
 
 
+@_job
 def deaths(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `deaths`, of `messages`: one row per delivery of a message that was dead-lettered before."""
-    return _job("deaths", messages=messages, connections=connections)
 
 
+@_job
 def gaps(connections: Table, anomalies: Table, frames: Table | None = None) -> Table:
     """Return the table `gaps`: one row per place where bytes are missing, with frames (`amqp091_frames`) since when."""
-    return _job("gaps", connections=connections, anomalies=anomalies, amqp091_frames=frames)
 
 
+@_job
 def violations(anomalies: Table, connections: Table | None = None) -> Table:
     """Return the table `violations`, of `anomalies`: one row per thing that a peer sent and its protocol forbids."""
-    return _job("violations", anomalies=anomalies, connections=connections)
 
 
+@_job
 def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
     """Return the table `calls`, of `messages`; of the others it knows why a request has no answer."""
-    return _job("calls", messages=messages, connections=connections, anomalies=anomalies)
 
 
+@_job
 def tcp_delays(connections: Table, tcp_events: Table) -> Table:
     """Return the table `tcp_delays`: one row per time for which TCP delayed bytes."""
-    return _job("tcp_delays", connections=connections, tcp_events=tcp_events)
 
 
+@_job
 def operations(frames: Table, connections: Table | None = None) -> Table:
     """Return the table `operations`, of `amqp091_frames`: one row per method that sets something up or closes it."""
-    return _job("operations", amqp091_frames=frames, connections=connections)
 
 
+@_job
 def published(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `published`, of `messages`: the messages published, second by second."""
-    return _job("published", messages=messages, connections=connections)
 
 
+@_job
 def unconfirmed(messages: Table, connections: Table | None = None) -> Table:
     """Return the table `unconfirmed`, of `messages`: one row per publish without a number."""
-    return _job("unconfirmed", messages=messages, connections=connections)
 
 
 def relation(name: str, **statistics: Table) -> Table:
@@ -329,63 +271,24 @@ def relation(name: str, **statistics: Table) -> Table:
     return cast("Table", _read(name, found, statistics.values()))
 
 
+@_job
 def latency_summary(
     confirms: Table | None = None,
     settlements: Table | None = None,
     rpcs: Table | None = None,
     transits: Table | None = None,
 ) -> Table:
-    """Return the table `latency_summary`: percentiles by metric and group, of the metrics whose tables are given.
-
-    Args:
-        confirms: the table `confirms`, as the function of that name returns it.
-        settlements: the table `settlements`.
-        rpcs: the table `rpcs`.
-        transits: the table `transits`.
-
-    Raises:
-        ValueError: no table is given.
-    """
-    return _job("latency_summary", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
+    """Return the table `latency_summary`: percentiles by metric and group, of the metrics whose tables are given."""
 
 
+@_job
 def latency_buckets(
     confirms: Table | None = None,
     settlements: Table | None = None,
     rpcs: Table | None = None,
     transits: Table | None = None,
 ) -> Table:
-    """Return the table `latency_buckets`: distributions by metric and group, of the metrics whose tables are given.
-
-    Arguments and errors are those of `latency_summary`.
-    """
-    return _job("latency_buckets", confirms=confirms, settlements=settlements, rpcs=rpcs, transits=transits)
-
-
-def _job(name: str, window_ns: int = HOUR_NS, **tables: Table | None) -> Table:
-    """Return a table of statistics, made in this process or on Spark, as the tables require.
-
-    Raises:
-        TypeError: some are pyarrow Tables and some are not.
-        ValueError: no table is given.
-        TableError: one is another table than is expected.
-    """
-    given = {each: rows for each, rows in tables.items() if rows is not None}
-    if not given:
-        raise ValueError(f"{name} needs one of {', '.join(tables)}")
-    are_arrow = [isinstance(rows, pa.Table) for rows in given.values()]
-    if any(are_arrow) and not all(are_arrow):
-        raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
-    for table, rows in given.items():
-        _check(name, table, rows.column_names if isinstance(rows, pa.Table) else rows.columns)
-    found: Any
-    if not all(are_arrow):
-        from amqpscope.pipelines.spark import jobs as jobs_on_spark  # noqa: PLC0415 - Spark is optional
-
-        found = jobs_on_spark.job(name, given, window_ns)
-    else:
-        found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
-    return cast("Table", _read(name, found, given.values()))
+    """Return the table `latency_buckets`: distributions by metric and group, of the metrics whose tables are given."""
 
 
 def _read(name: str, rows: Any, given: Iterable[Any]) -> Any:
