@@ -54,6 +54,11 @@ def test_a_missing_packet_makes_nothing_up(name: str) -> None:
     assert made_up(name, place, {row["code"] for row in found(path)}) == set()
 
 
+def test_a_lost_request_for_confirms_is_no_lack_of_confirms() -> None:
+    """Packet 16 asks for confirms; without it, those that come tell that it was asked."""
+    assert made_up("killed_at_work_amqp", 15) == set()
+
+
 def test_a_connection_that_nobody_closed_is_a_note() -> None:
     notes = {name: [(r["code"], r["text"]) for r in found(FOLDER / f"{name}.pcap") if r["code"] == "cnx-aborted"]
              for name in ("killed_client", "ended_client")}  # fmt: skip

@@ -205,3 +205,23 @@ def full_vhost(stage: Ticket) -> None:
         for connection in opened:
             connection.close()
     stage.broker.control("delete_vhost", "tenant")
+
+
+@ticket
+def exchange_goes(stage: Ticket) -> None:
+    """An exchange is deleted by another client; its publisher opens a channel after each refusal, and goes on."""
+    with stage.sniff():
+        client, admin = stage.pika("ingest"), stage.pika("admin")
+        channel, other = client.channel(), admin.channel()
+        channel.exchange_declare(stage.name, "fanout")
+        channel.confirm_delivery()
+        for number in range(12):
+            if number == 8:
+                other.exchange_delete(stage.name)
+            try:
+                channel.basic_publish(stage.name, "", b"row")
+            except pika.exceptions.ChannelClosedByBroker:
+                channel = client.channel()
+                channel.confirm_delivery()
+        client.close()
+        admin.close()
