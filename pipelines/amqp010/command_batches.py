@@ -18,6 +18,7 @@ from amqpscope.pipelines.model.digests import NOT_ZERO, combined, hashed
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, WORDS, Events, what
 from amqpscope.pipelines.model.latest import last_before
 from amqpscope.pipelines.model.names import NONE, Names
+from amqpscope.pipelines.model.numbers_in_text import numbers_in
 from amqpscope.pipelines.model.speaking import matrix_of
 
 _METHODS = spec.load(PROTOCOL).methods
@@ -209,16 +210,8 @@ def pairs_of(texts: pa.ChunkedArray) -> tuple[Ints, Ints]:
 
     A text with an odd number of them counts as empty.
     """
-    texts = texts.cast(pa.large_binary()).fill_null(b"").combine_chunks()
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return np.zeros((0, 2), np.int64), np.zeros(len(texts) + 1, np.int64)
-    ends = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
-    letters = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]]
-    digits = (letters >= ord("0")) & (letters <= ord("9"))
-    begun = np.concatenate([[0], np.cumsum(np.diff(digits.astype(np.int8), prepend=0) > 0)])[ends - ends[0]]
-    numbers = np.array(np.where(digits, letters, ord(" ")).tobytes().split(), np.int64) if begun[-1] else begun[:0]
-    counts = np.diff(begun)
+    numbers, ends = numbers_in(texts)
+    counts = np.diff(ends)
     odd = counts % 2 == 1
     kept = np.repeat(~odd, counts)
     pairs = numbers[kept].reshape(-1, 2) & 0xFFFFFFFF

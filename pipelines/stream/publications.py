@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.arrays import Bytes, Ints
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.digests import combined, hashed
 from amqpscope.pipelines.model.events import EV, MESSAGES, Events, what
+from amqpscope.pipelines.model.numbers_in_text import numbers_in
 from amqpscope.pipelines.model.speaking import matrix_of
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
@@ -32,8 +33,8 @@ class More(NamedTuple):
     CORRELATION: int  # of answers and requests that report stored ids
     CODE: int
     SEQUENCE: int
-    TEXT: int  # where in `text` the list of an answer begins
-    TEXT_END: int
+    FIRST: int  # where in `listed` the ids of an answer begin; those of errors are each followed by its code
+    END: int
 
 
 class Batch(NamedTuple):
@@ -42,7 +43,8 @@ class Batch(NamedTuple):
     matrix: Ints
     """EV; messages of one entry of a frame that follow each other are one event."""
     more: Ints
-    text: Bytes
+    listed: Ints
+    """The ids that answers list; negative beyond 63 bits."""
 
 
 MORE = declare(More)
@@ -52,7 +54,6 @@ _LISTS = {
     what(STREAM_FRAMES, "publish-error"): "publishing_errors",
 }
 _ANSWERING = tuple(what(STREAM_FRAMES, name) for name in ("query-publisher-sequence", "create", "delete"))
-_NO_TEXT = np.zeros(1, np.uint8)
 
 
 def publications(events: Events, at: Ints, base: int) -> Batch:
@@ -165,22 +166,14 @@ def _note_answers(events: Events, matrix: Ints, more: Ints) -> None:
     _digest(events, STREAM_FRAMES, more, rows)
 
 
-def _lists(events: Events, matrix: Ints, more: Ints) -> Bytes:
-    """Return the ids that answers list, one list after the other, as bytes; write their places to `more`."""
-    parts: list[Any] = [_NO_TEXT]
-    begin = 1
+def _lists(events: Events, matrix: Ints, more: Ints) -> Ints:
+    """Return the ids that answers list, one list after the other; write their places to `more`."""
+    parts, begin = [np.zeros(0, np.int64)], 0
     for word, column in _LISTS.items():
         rows = np.flatnonzero(matrix[:, EV.WHAT] == word)
-        if not len(rows):
-            continue
-        texts = events.take(STREAM_FRAMES, more[rows, MORE.POSITION], [column])[column].cast(pa.large_binary())
-        texts = texts.fill_null(b"").combine_chunks()
-        _, offsets, data = texts.buffers()
-        ends = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
-        more[rows, MORE.TEXT] = ends[:-1] - ends[0] + begin
-        more[rows, MORE.TEXT_END] = ends[1:] - ends[0] + begin
-        size = int(ends[-1] - ends[0])
-        if size:
-            parts.append(np.frombuffer(data, np.uint8)[ends[0] : ends[-1]])
-        begin += size
-    return np.concatenate(parts) if len(parts) > 1 else _NO_TEXT.copy()
+        if len(rows):
+            listed, ends = numbers_in(events.take(STREAM_FRAMES, more[rows, MORE.POSITION], [column])[column])
+            more[rows, MORE.FIRST], more[rows, MORE.END] = ends[:-1] + begin, ends[1:] + begin
+            parts.append(listed)
+            begin += len(listed)
+    return np.concatenate(parts)

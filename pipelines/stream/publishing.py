@@ -43,9 +43,7 @@ from amqpscope.pipelines.stream.publishing_ids import (
     clear,
     enter,
     found,
-    holds_many,
     leave,
-    number_at,
     oldest,
     settle_all,
 )  # fmt: skip
@@ -79,7 +77,7 @@ class State(NamedTuple):
     """Columns of `state`."""
 
     AT: int  # the next event of the batch
-    TEXT: int  # the next byte of its list; -1: not begun
+    LISTED: int  # the next id of its list; -1: not begun
     DRAIN: int  # the next row at the end of the connection
     OUT: int  # rows of `out`
     LIMIT: int
@@ -116,7 +114,7 @@ class Outstanding(NamedTuple):
 
 
 @kernel
-def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding) -> int:
+def walk(events: Array, more: Array, listed: Array, asked: Array, of: Outstanding) -> int:
     """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
     conn, gaps, ids, state = of.conn, of.gaps, of.ids, of.state
     for i in range(state[ST.AT], len(events)):
@@ -131,7 +129,7 @@ def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding)
             open_connection(conn, events[i, EV.CONNECTION])
         word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
         answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
-        if state[ST.TEXT] < 0:
+        if state[ST.LISTED] < 0:
             if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
                 add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
             update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
@@ -139,7 +137,7 @@ def walk(events: Array, more: Array, text: Array, asked: Array, of: Outstanding)
         if word == _PUBLISH:
             publish(events, more, i, of)
         elif answers and publisher >= 0:
-            if not answer(events, more, i, text, of):
+            if not answer(events, more, i, listed, of):
                 return NEEDS_OUTPUT_ROOM
         elif word == _DECLARE and side == CLIENT and publisher >= 0:
             of.publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
@@ -213,28 +211,25 @@ def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -
 
 
 @kernel
-def answer(events: Array, more: Array, i: int, text: Array, of: Outstanding) -> bool:
+def answer(events: Array, more: Array, i: int, listed: Array, of: Outstanding) -> bool:
     """Apply a list of confirmed or refused ids; return False if `out` is full: read the list on."""
     waiting, index, _ = of.ids
     rows, row_of, _, _ = of.publishers
     state = of.state
     publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
-    at, stop = more[i, MORE.TEXT], more[i, MORE.TEXT_END]
+    at, stop = more[i, MORE.FIRST], more[i, MORE.END]
     refused = events[i, EV.WHAT] == _ERROR
-    multiple = 1 if holds_many(text, at, stop, 2 if refused else 1) else 0
-    if state[ST.TEXT] >= 0:
-        at = state[ST.TEXT]
-    while True:
+    width = 2 if refused else 1
+    multiple = 1 if stop - at > width else 0
+    if state[ST.LISTED] >= 0:
+        at = state[ST.LISTED]
+    while at + width <= stop:
         if not has_room(of):
-            state[ST.TEXT] = at
+            state[ST.LISTED] = at
             return False
-        number, at = number_at(text, at, stop)
-        code = -1
-        if refused:
-            code, at = number_at(text, at, stop)
-        if number == -1 or (refused and code == -1):
-            break
-        code = code if code <= 0xFFFF else -1
+        number = listed[at]
+        code = listed[at + 1] if refused and listed[at + 1] <= 0xFFFF else -1
+        at += width
         row = found(waiting, index, publisher, number) if number >= 0 else -1
         if row < 0:
             continue
@@ -249,7 +244,7 @@ def answer(events: Array, more: Array, i: int, text: Array, of: Outstanding) -> 
                                        deduplicated)  # fmt: skip
         outcome = NACK if refused else ACK
         finish(of, row, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
-    state[ST.TEXT] = -1
+    state[ST.LISTED] = -1
     return True
 
 

@@ -1,4 +1,4 @@
-"""Outstanding publishing ids, found by publisher and id; and ids as answers list them.
+"""Outstanding publishing ids, found by publisher and id.
 
 `waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can
 belong to. Rows stay where they are until there is no room for more: then `compact` drops answered ones.
@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
-from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.pipelines.model.credit import NEVER
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.store import declare
 
 FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
@@ -171,38 +170,3 @@ def clear(waiting: Array, index: Array, row: int) -> None:
     while index[at] >= 0:
         index[at] = -1
         at = (at + 1) & mask
-
-
-# ---------------------------------------------------------------------------------------------------- ids in text
-
-
-@kernel
-def digit(text: Array, at: int) -> int:
-    """Return the digit at a place; -1: none."""
-    value = i64(text[at]) - 48
-    return value if 0 <= value <= 9 else -1
-
-
-@kernel
-def number_at(text: Array, at: int, end: int) -> tuple[int, int]:
-    """Return the first number from `at` on, and the place after it; -1: there is none, -2: it has more than 63 bits."""
-    while at < end and digit(text, at) < 0:
-        at += 1
-    if at >= end:
-        return -1, end
-    value = 0
-    while at < end and digit(text, at) >= 0:
-        each = digit(text, at)
-        if value >= 0:
-            value = value * 10 + each if value <= (NEVER - each) // 10 else -2
-        at += 1
-    return value, at
-
-
-@kernel
-def holds_many(text: Array, at: int, end: int, width: int) -> bool:
-    """Return whether a list has more than one item of `width` numbers."""
-    value = 0
-    for _ in range(width + 1):
-        value, at = number_at(text, at, end)
-    return value != -1

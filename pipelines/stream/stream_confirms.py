@@ -101,7 +101,7 @@ class StreamConfirms:
         self.asked = np.full((ASKED, len(RQ)), -1, np.int64)
         self.book = stored.fresh()
         self.state = np.zeros(len(ST), np.int64)
-        self.state[ST.TEXT] = -1
+        self.state[ST.LISTED] = -1
 
     def _make_room(self, waiting: Any, counts: Any) -> None:
         """Drop ids that are no longer outstanding; half of the rows are free then."""

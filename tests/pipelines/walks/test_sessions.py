@@ -13,6 +13,7 @@ from amqpscope.pipelines.amqp010.rpcs import Rpcs
 from amqpscope.pipelines.amqp010.session_commands import SessionCommands
 from amqpscope.pipelines.amqp010.session_statistics import SessionStatistics
 from amqpscope.pipelines.connections.heartbeats import Heartbeats
+from amqpscope.pipelines.model.numbers_in_text import numbers_in
 from amqpscope.pipelines.run.engine import Engine, walked
 from tests.pipelines.walks.sessions010 import CAPTURES, Peers, any_peers, lost, recorded, resumed, tables_of
 from tests.pipelines.walks.talks import rows_of, same_in_every_manner, together, walk
@@ -684,6 +685,14 @@ def test_pairs_are_read_from_texts():
     assert pairs.tolist() == [[0, 3], [7, 7], [2**32 - 1, 12], [9, 8]]
     assert ends.tolist() == [0, 2, 2, 2, 2, 3, 3, 4]
     assert pairs_of(texts.slice(1, 2))[1].tolist() == [0, 0, 0]
+
+
+def test_numbers_beyond_63_bits_are_negative():
+    texts = pa.chunked_array([["[18446744073709551615,9223372036854775807]", None, "[9223372036854775808,0]", "[]"]])
+    numbers, ends = numbers_in(texts)
+    assert [number if number >= 0 else None for number in numbers.tolist()] == [None, 2**63 - 1, None, 0]
+    assert ends.tolist() == [0, 2, 2, 4, 4]
+    assert [len(each) for each in numbers_in(texts.slice(3))] == [0, 2]
 
 
 @pytest.mark.sampled(2)
