@@ -240,3 +240,9 @@ def test_a_broker_that_stops_reading_from_who_cannot_be_told_is_not_the_network(
     assert "net-retrans" not in found
     told = {row["code"] for row in findings(walked(FOLDER.parent / "tickets" / "told_alarm_full.pcap"))}
     assert "pub-blocked" in told and not told & {"net-retrans", "pub-throttled"}
+
+
+def test_a_credit_behind_a_lost_last_delivery_has_no_balance(tmp_path: Path) -> None:
+    """Of what the server sent last nothing is left but a sequence number: the credit that answers it comes after it."""
+    found = without({"stream_lag": [[130, 135, 140]]}, tmp_path)
+    assert [(kind, mine) for kind, table, mine, _ in found.examples if table == "stream_credit"] == []
