@@ -25,7 +25,7 @@ from amqpscope.pipelines.model.events import CONNECTIONS, EV, WORDS, Events, wha
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
-from amqpscope.pipelines.model.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.model.store import grown, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 ROOM = 1 << 14
@@ -51,7 +51,7 @@ class MessageCredit:
             tuple(ROLES),
         ),
     }
-    VERSION = 3
+    VERSION = 4
 
     def __init__(self, compiled: bool = False) -> None:
         self.compiled = compiled
@@ -155,8 +155,7 @@ class MessageCredit:
             "conn": self.conn, "gaps": self.gaps, "state": self.state, "rows": rows[: count[0]],
             "channels": channels, "amounts": amounts[channels],
         }  # fmt: skip
-        parts |= named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
-        parts |= self.retained.parts("retained")
+        parts |= {"sessions": ss.parts(self.sessions), "ledger": self.ledger, "retained": self.retained.parts()}
         state = pack("message_credit", self.VERSION, parts)
         self.retained.drop()
         self._reset()
@@ -166,14 +165,14 @@ class MessageCredit:
         """See `walk.Walk`."""
         parts = unpack("message_credit", self.VERSION, state)
         self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
-        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+        self.sessions, self.ledger = ss.whole(parts["sessions"]), parts["ledger"]
         rows = parts["rows"]
         self.subscribed = lu.table_of(rows, KEY, len(rows)), rows, np.array([len(rows)])
         self._make_room(0)
         amounts, used = self.sizes
         used[: len(parts["channels"])] = parts["channels"]
         amounts[parts["channels"][1:]] = parts["amounts"][1:]
-        self.retained.put_back("retained", parts)
+        self.retained.put_back(parts["retained"])
 
     def _waits(self) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""

@@ -54,7 +54,7 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    NAME, VERSION = "session_statistics", 4
+    NAME, VERSION = "session_statistics", 5
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,

@@ -30,7 +30,7 @@ from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import events_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
-from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.store import grown, pack, release_arrays, unpack
 from amqpscope.pipelines.model.walk import Rows
 
 LIMIT = 1 << 25
@@ -133,10 +133,8 @@ class SessionWalk(ABC):
 
     def take_out(self) -> bytes:
         """See `walk.Walk`."""
-        parts = self._parts() | {"base": self.messages.base}
-        for name, waiting in self.stores.items():
-            if (rows := waiting.table()) is not None:
-                parts[name] = rows
+        parts = self._parts() | {name: waiting.parts() for name, waiting in self.stores.items()}
+        for waiting in self.stores.values():
             waiting.drop()
         self._reset()
         return pack(self.NAME, self.VERSION, parts)
@@ -146,18 +144,18 @@ class SessionWalk(ABC):
         parts = unpack(self.NAME, self.VERSION, state)
         self._restore(parts)
         for name, waiting in self.stores.items():
-            waiting.put_back(parts.get(name), parts["base"])
+            waiting.put_back(parts[name])
 
     def _parts(self) -> dict[str, Any]:
         """Return the state besides outstanding rows, by name."""
         own = {"conn": self.conn, "gaps": self.gaps, "state": self.state, "accepts": self.accepts}
-        return own | named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
+        return own | {"sessions": ss.parts(self.sessions), "ledger": self.ledger}
 
     def _restore(self, parts: dict[str, Any]) -> None:
         """Restore what `_parts` returned."""
         self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
         self.accepts = parts["accepts"]
-        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+        self.sessions, self.ledger = ss.whole(parts["sessions"]), parts["ledger"]
 
     def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
         """Return the positions of events whose rows a store keeps; `still`: of commands that are outstanding."""
