@@ -117,7 +117,9 @@ class StreamOffsets(Plain):
             yield PARTIAL, pa.Table.from_pylist(found, OFFSETS)
 
     def _parts(self) -> dict[str, Any]:
-        return super()._parts() | {"servers": self._servers.take_out()}
+        parts = super()._parts() | {"servers": self._servers.parts()}
+        self._servers.end(-1)
+        return parts
 
     def _restore(self, parts: dict[str, Any]) -> None:
         super()._restore(parts)
