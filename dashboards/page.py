@@ -15,6 +15,7 @@ import re
 import secrets
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from amqpscope.dashboards import (
     heatmap,
     overview,
     queues,
+    relations,
     rpcs,
     sizes,
     slowest,
@@ -51,8 +53,10 @@ class PageError(Error):
     """A file is there that the page does not replace; the message is one line."""
 
 
-_DISSECTED = (captured, verdicts, connections, sizes)
-_ANALYZED = (queues, flow, summary, heatmap, staircase, streams, waits, slowest, rpcs)
+_DISSECTED = (captured, verdicts, sizes, connections)
+_ANALYZED = (summary, heatmap, streams, waits, slowest, rpcs, staircase, queues, flow)
+_OF_RELATIONS = (connections, staircase, queues, flow)
+"""Views of what follows from statistics: made after the others, while that is computed."""
 _FOLDED = ("verdicts", "latency", "rpcs", "connections", "sizes", "captured")
 """Sections that are shown when they are asked for."""
 MOST_DATA = 8 << 20
@@ -75,7 +79,12 @@ def sections(tables: Tables) -> list[Section]:
     views = [*_DISSECTED, *(_ANALYZED if tables.analyzed else ())]
     if streams in views and not tables.rows("stream_deliveries"):
         views.remove(streams)
-    made = sorted((view.section(tables) for view in views), key=lambda s: _ORDER.index(s.anchor))
+    with ThreadPoolExecutor(1) as pool:
+        computed = pool.submit(relations.prepare, tables, relations.SHOWN)
+        made = [view.section(tables) for view in views if view not in _OF_RELATIONS]
+        computed.result()
+    made += [view.section(tables) for view in views if view in _OF_RELATIONS]
+    made.sort(key=lambda s: _ORDER.index(s.anchor))
     for each in made:
         each.folded = each.anchor in _FOLDED
     return made

@@ -34,8 +34,15 @@ SHOWN = (
 def written(folder: Place, name: str, columns: Sequence[str] | None = None) -> list[Row]:
     """Return the rows of a small table that `analyze` wrote; none where it did not."""
     read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in parts(folder, name)]
-    found: list[Row] = pa.concat_tables(read, promote_options="default").to_pylist() if read else []
-    return found
+    return _in_order(name, pa.concat_tables(read, promote_options="default")) if read else []
+
+
+def _in_order(name: str, found: pa.Table) -> list[Row]:
+    """Return rows in an order that depends on them alone: the database has several threads."""
+    if name in compute.NAMES and name not in compute.FINDINGS:
+        found = found.sort_by([(column, "ascending") for column in found.column_names])
+    rows: list[Row] = found.to_pylist()
+    return rows
 
 
 def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> list[Row]:
@@ -50,8 +57,7 @@ def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> lis
         prepare(tables, [*SHOWN, name])
     if name not in tables.computed:
         return written(tables.analyzed, name, columns)
-    found: list[Row] = tables.computed[name].to_pylist()
-    return found
+    return _in_order(name, tables.computed[name])
 
 
 def prepare(tables: Tables, names: Sequence[str], rules: Sequence[Rule] | None = None) -> None:

@@ -105,6 +105,15 @@ class Queues:
         self.keys, self.queues = keys[mine], queues[mine]
         return found
 
+    def parts(self) -> dict[str, Any]:
+        """Return what is remembered, for `put_back`."""
+        return {"keys": self.keys, "queues": self.queues, "names": self.names.table()}
+
+    def put_back(self, parts: Mapping[str, Any]) -> None:
+        """Restore what `parts` returned."""
+        self.keys, self.queues = parts["keys"], parts["queues"]
+        self.names.put_back(parts["names"])
+
     @staticmethod
     def _keys(connection: Ints, session: Ints, destination: Any) -> Ints:
         return np.stack([connection, combined([session, destination.cast(pa.string()).fill_null("")])], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,11 @@ from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import AT_LEAST, NONE, ST, SUB, WT
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, WORDS, Events, what
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
-from amqpscope.pipelines.model.store import group, grown, named, pack, unpack
+from amqpscope.pipelines.model.store import grown
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 ROOM = 1 << 14
@@ -36,7 +37,7 @@ _ROLE = np.zeros(WORDS, np.int64)
 _ROLE[[what(FRAMES_010, name) for name in ROLES]] = list(ROLES.values())
 
 
-class MessageCredit:
+class MessageCredit(Remembers):
     """Writes `flow_control`: the waits of brokers for credit of subscriptions.
 
     Args:
@@ -51,17 +52,20 @@ class MessageCredit:
             tuple(ROLES),
         ),
     }
-    VERSION = 3
+    VERSION = 4
+    STATE = ("conn", "gaps", "state", "_subscriptions", "_amounts", "sessions", "ledger", "retained")
+    FORMS: ClassVar = {"sessions": (ss.parts, ss.whole)}
 
     def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
         self.retained = Retained(
             FRAMES_010, ("frame_no", "ts_ns", "capture", "packet", "channel", "channel_epoch", "destination")
         )
         self._room = ROOM if compiled else ROOM >> 8
-        self._reset()
+        super().__init__(compiled)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self.retained.drop()
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
         self.rows = np.zeros((0, cw.WIDTH), np.int64)
@@ -143,37 +147,30 @@ class MessageCredit:
         call(cw.close, self.compiled, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger, self.sizes,
              self.written, self.state)  # fmt: skip
         yield from self._waits()
-        self.retained.drop()
-        self._reset()
+        self.forget()
 
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
+    @property
+    def _subscriptions(self) -> Ints:
         _, rows, count = self.subscribed
-        amounts, used = self.sizes
-        channels = used[: used[0] + 1]
-        parts: dict[str, Any] = {
-            "conn": self.conn, "gaps": self.gaps, "state": self.state, "rows": rows[: count[0]],
-            "channels": channels, "amounts": amounts[channels],
-        }  # fmt: skip
-        parts |= named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
-        parts |= self.retained.parts("retained")
-        state = pack("message_credit", self.VERSION, parts)
-        self.retained.drop()
-        self._reset()
-        return state
+        used: Ints = rows[: count[0]]
+        return used
 
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("message_credit", self.VERSION, state)
-        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
-        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
-        rows = parts["rows"]
+    @_subscriptions.setter
+    def _subscriptions(self, rows: Ints) -> None:
         self.subscribed = lu.table_of(rows, KEY, len(rows)), rows, np.array([len(rows)])
         self._make_room(0)
+
+    @property
+    def _amounts(self) -> tuple[Ints, Ints]:
         amounts, used = self.sizes
-        used[: len(parts["channels"])] = parts["channels"]
-        amounts[parts["channels"][1:]] = parts["amounts"][1:]
-        self.retained.put_back("retained", parts)
+        channels = used[: used[0] + 1]
+        return channels, amounts[channels]
+
+    @_amounts.setter
+    def _amounts(self, some: tuple[Ints, Ints]) -> None:
+        channels, amounts = some
+        self.sizes[1][: len(channels)] = channels
+        self.sizes[0][channels[1:]] = amounts[1:]
 
     def _waits(self) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""

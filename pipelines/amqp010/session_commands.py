@@ -32,7 +32,7 @@ _COMMANDS = [
 class SessionCommands(SessionWalk):
     """Writes `commands`: a row for each command of AMQP 0-10, of either side."""
 
-    NAME, VERSION = "session_commands", 2
+    VERSION = 3
     MESSAGE = (*_PLACE, "number", *COLUMNS)
     FRAME = (*_PLACE, "command_id", "method", *COLUMNS)
     tables = ("commands",)

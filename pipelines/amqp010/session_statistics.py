@@ -54,7 +54,8 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    NAME, VERSION = "session_statistics", 4
+    VERSION = 5
+    STATE = (*SessionWalk.STATE, "held", "queues")
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
@@ -76,11 +77,13 @@ class SessionStatistics(SessionWalk):
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         super().__init__(compiled, limit)
-        self.held = self.stores["held"] = Waiting(FRAMES_010, COLUMNS)
+        self.held = Waiting(FRAMES_010, COLUMNS)
         """Frames of each message.accept of deliveries that are HELD."""
+        self.stores.append(self.held)
 
-    def _reset(self) -> None:
-        super()._reset()
+    def forget(self) -> None:
+        """See `Remembers`."""
+        super().forget()
         self.queues = Queues()
 
     def _batch(self, events: Events, at: Ints) -> Batch:
@@ -96,15 +99,6 @@ class SessionStatistics(SessionWalk):
         ids = np.unique(self.accepts[(slots[:, SL.ROW] >= 0) & (slots[:, SL.EXTRA] & KIND == HELD), AT.ID])
         self.held.forget(ids[0] if len(ids) else self.held.base)
         return ids[ids >= self.held.base] - self.held.base
-
-    def _parts(self) -> dict[str, Any]:
-        own = {"keys": self.queues.keys, "queues": self.queues.queues, "names": self.queues.names.table()}
-        return super()._parts() | own
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        super()._restore(parts)
-        self.queues.keys, self.queues.queues = parts["keys"], parts["queues"]
-        self.queues.names.put_back(parts["names"])
 
     def _written(self, events: Events | None, out: Ints) -> Iterator[Rows]:
         kind = out[:, OUT.KIND]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,11 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
 from amqpscope.pipelines.model.events import MESSAGES, Events, what
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import events_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
-from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.store import grown, release_arrays
 from amqpscope.pipelines.model.walk import Rows
 
 LIMIT = 1 << 25
@@ -41,7 +42,7 @@ _ANSWER = (*COLUMNS, "connection_id", "method", "description")
 _WORDS = tuple(what(MESSAGES, kind) for kind in KINDS)
 
 
-class SessionWalk(ABC):
+class SessionWalk(Remembers, ABC):
     """A walk that has rows of commands, by the kernel `command_walk`.
 
     Args:
@@ -49,23 +50,23 @@ class SessionWalk(ABC):
         limit: outstanding commands of one connection.
     """
 
-    NAME: ClassVar[str]
-    VERSION: ClassVar[int]
     MESSAGE: ClassVar[tuple[str, ...]]
     FRAME: ClassVar[tuple[str, ...]]
     """Columns of outstanding transfers, and of other commands."""
     ANSWER: ClassVar[tuple[str, ...]] = ()
     """Columns of frames that answer, besides _ANSWER."""
-    tables: ClassVar[tuple[str, ...]]
+    STATE: ClassVar[tuple[str, ...]] = (
+        "conn", "gaps", "state", "accepts", "sessions", "ledger", "messages", "frames",
+    )  # fmt: skip
+    FORMS: ClassVar = {"sessions": (ss.parts, ss.whole)}
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
-        self.compiled = compiled
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, self.MESSAGE), Waiting(FRAMES_010, self.FRAME)
         room = ROOM if compiled else ROOM >> 8
         self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
-        self.stores = {"messages": self.messages, "frames": self.frames}
-        self._reset()
+        self.stores = [self.messages, self.frames]
+        super().__init__(compiled)
 
     @property
     def partial(self) -> tuple[str, ...]:
@@ -80,7 +81,10 @@ class SessionWalk(ABC):
     def _written(self, events: Events | None, out: Ints) -> Iterator[Rows]:
         """Yield rows of what the kernel wrote (OUT); `events`: the batch that answers are in, None for none."""
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        for waiting in self.stores:
+            waiting.drop()
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
         self.accepts = np.zeros((len(self.ledger[1]), len(AT)), np.int64)
@@ -100,7 +104,7 @@ class SessionWalk(ABC):
         at = events_of(events, self.conn, FRAMES_010, transfers)
         if not len(at):
             return
-        for waiting in self.stores.values():
+        for waiting in self.stores:
             waiting.begin(events)
         batch = self._batch(events, at)
         _, more, _ = batch
@@ -118,7 +122,7 @@ class SessionWalk(ABC):
         slot = more[:, MORE.SLOT]
         still = np.flatnonzero(slot >= 0)
         still = at[still[self.ledger[1][slot[still], SL.ROW] == more[still, MORE.IDENTITY]]]
-        for waiting in self.stores.values():
+        for waiting in self.stores:
             waiting.end(self._needed(waiting, events, still))
 
     def finish(self) -> Iterator[Rows]:
@@ -126,38 +130,9 @@ class SessionWalk(ABC):
         while not call(close, self.compiled, self._outstanding):
             yield from self._rows(None)
         yield from self._rows(None)
-        for waiting in self.stores.values():
-            waiting.drop()
+        for waiting in self.stores:
             waiting.base = 0
-        self._reset()
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        parts = self._parts() | {"base": self.messages.base}
-        for name, waiting in self.stores.items():
-            if (rows := waiting.table()) is not None:
-                parts[name] = rows
-            waiting.drop()
-        self._reset()
-        return pack(self.NAME, self.VERSION, parts)
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack(self.NAME, self.VERSION, state)
-        self._restore(parts)
-        for name, waiting in self.stores.items():
-            waiting.put_back(parts.get(name), parts["base"])
-
-    def _parts(self) -> dict[str, Any]:
-        """Return the state besides outstanding rows, by name."""
-        own = {"conn": self.conn, "gaps": self.gaps, "state": self.state, "accepts": self.accepts}
-        return own | named("sessions", ss.parts(self.sessions)) | named("ledger", self.ledger)
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        """Restore what `_parts` returned."""
-        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
-        self.accepts = parts["accepts"]
-        self.sessions, self.ledger = ss.whole(group(parts, "sessions")), group(parts, "ledger")
+        self.forget()
 
     def _needed(self, waiting: Waiting, events: Events, still: Ints) -> Ints:
         """Return the positions of events whose rows a store keeps; `still`: of commands that are outstanding."""

@@ -133,7 +133,7 @@ class FlowControl(StepWalk):
     The state of a connection is at most two waits per channel and one more, and a number per closed channel.
     """
 
-    SOURCE, NAME, VERSION = FRAMES, "flow_control", 3
+    SOURCE, NAME, VERSION = FRAMES, "flow_control", 4
     COLUMNS = (
         "connection_id", "channel", "channel_epoch", "method", "reason", "from_client", "frame_no", "capture", "packet",
         "ts_ns",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -172,15 +172,16 @@ class Waiting:
         """Drop all rows: ids may begin again."""
         self._chunks, self._held = [], 0
 
-    def table(self) -> pa.Table | None:
-        """Return all outstanding rows with their ids, for `put_back`; None for none."""
-        return pa.concat_tables([chunk.rows for chunk in self._chunks]) if self._chunks else None
+    def parts(self) -> dict[str, Any]:
+        """Return all outstanding rows with their ids, for `put_back`."""
+        rows = {"rows": pa.concat_tables([chunk.rows for chunk in self._chunks])} if self._chunks else {}
+        return {"base": self.base, **rows}
 
-    def put_back(self, rows: pa.Table | None, base: int) -> None:
-        """Restore rows that `table` returned; ids go on from `base`."""
+    def put_back(self, parts: Mapping[str, Any]) -> None:
+        """Restore rows that `parts` returned; ids go on from its base."""
         self.drop()
-        self.base = base
-        if rows is not None and len(rows):
+        self.base = parts["base"]
+        if len(rows := parts.get("rows", ())):
             self._add(rows.combine_chunks())
 
 
@@ -242,15 +243,13 @@ class Retained:
         """Close the batch: all ids are those of stored rows."""
         self._batch = None
 
-    def parts(self, name: str) -> dict[str, Any]:
-        """Return the parts of a state."""
-        found: dict[str, Any] = {f"{name} base": self.base, f"{name} ids": self.ids}
-        return found if self.rows is None else found | {f"{name} rows": self.rows}
+    def parts(self) -> dict[str, Any]:
+        """Return the rows with their ids, for `put_back`."""
+        return {"base": self.base, "ids": self.ids, **({} if self.rows is None else {"rows": self.rows})}
 
-    def put_back(self, name: str, parts: dict[str, Any]) -> None:
+    def put_back(self, parts: Mapping[str, Any]) -> None:
         """Restore what `parts` returned."""
-        self.base, self.ids = parts[f"{name} base"], parts[f"{name} ids"]
-        self.rows = parts.get(f"{name} rows")
+        self.base, self.ids, self.rows = parts["base"], parts["ids"], parts.get("rows")
 
 
 def spilled(rows: pa.Table) -> tuple[pa.Table, mmap]:

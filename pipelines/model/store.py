@@ -93,7 +93,7 @@ def release_arrays(arrays: Iterable[Any]) -> None:
 
 
 def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
-    """Return state as bytes: numpy arrays, Arrow tables, bytes, and what JSON can hold.
+    """Return state as bytes: numpy arrays, Arrow tables, tuples and dicts of these, bytes, and what JSON can hold.
 
     Args:
         name: whose state it is.
@@ -115,6 +115,10 @@ def pack(name: str, version: int, parts: Mapping[str, Any]) -> bytes:
         elif isinstance(value, bytes):
             body = value
             kinds[key] = {"bytes": 1, "size": len(body)}
+        elif _is_group(value):
+            inner = dict(enumerate(value)) if isinstance(value, tuple) else value
+            body = pack(name, version, {str(each): part for each, part in inner.items()})
+            kinds[key] = {"tuple" if isinstance(value, tuple) else "parts": 1, "size": len(body)}
         else:
             kinds[key], body = {"value": value, "size": 0}, b""
         bodies.append(body)
@@ -145,16 +149,16 @@ def unpack(name: str, version: int, state: bytes) -> dict[str, Any]:
             parts[key] = np.frombuffer(body, kind["array"]).reshape(kind["shape"]).copy()
         elif "table" in kind:
             parts[key] = pa.ipc.open_stream(body).read_all()
+        elif "tuple" in kind:
+            parts[key] = tuple(unpack(name, version, body).values())
+        elif "parts" in kind:
+            parts[key] = unpack(name, version, body)
         else:
             parts[key] = body if "bytes" in kind else kind["value"]
     return parts
 
 
-def named(name: str, arrays: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the arrays of a group as parts of a state."""
-    return {f"{name} {number}": array for number, array in enumerate(arrays)}
-
-
-def group(parts: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """Return the arrays that `named` named."""
-    return tuple(parts[key] for key in parts if key.rpartition(" ")[0] == name)
+def _is_group(value: Any) -> bool:
+    """Return whether a part is a tuple or a dict in which arrays or tables are."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    return any(isinstance(each, np.ndarray | pa.Table) for each in inner)

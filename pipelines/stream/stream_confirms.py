@@ -8,7 +8,7 @@ Partial results leave the rest to `stored.verdicts`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,11 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.speaking import difference
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, WAITING_FULL
-from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, steps, unpack
+from amqpscope.pipelines.model.store import grown, release_arrays, steps
 from amqpscope.pipelines.model.unanswered import ENDED_BY, GAP
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import publishers as pb
@@ -48,7 +49,7 @@ DEDUPLICATED = (None, False, True, True)
 """Values for `publishers.UNKNOWN`, NO, YES, SENT_BEFORE."""
 
 
-class StreamConfirms:
+class StreamConfirms(Remembers):
     """Writes `confirms` of streams: a row for each publishing id and publisher, and for each time that it was sent.
 
     Besides, it yields partial results under the name `stored.PARTIAL`; and under `stream_deliveries.PARTIAL` the
@@ -79,19 +80,22 @@ class StreamConfirms:
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS,
     )  # fmt: skip
-    VERSION = 6
+    VERSION = 7
+    STATE = ("conn", "gaps", "_sendings", "publishers", "asked", "book", "state", "servers", "waiting")
+    FORMS: ClassVar = {"book": (stored.part, stored.whole)}
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
-        self.compiled = compiled
-        self.limit = limit
+        self.compiled, self.limit = compiled, limit
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
         self._calls = 0
         room = ROOM if compiled else ROOM >> 8
         self.out = np.zeros((room, len(OUT)), np.int64)
         self.facts = np.zeros((room, len(FACT)), np.int64), np.zeros(1, np.int64)
-        self._reset()
+        super().__init__(compiled)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self.waiting.drop()
         self.servers = Servers()
         self._new: list[pa.Table] = []
         """Rows of `confirms` of this batch: records that were stored."""
@@ -174,35 +178,18 @@ class StreamConfirms:
         while not call(close, self.compiled, self._outstanding()):
             yield from self._rows(None)
         yield from self._rows(None)
-        self.waiting.drop()
         self.waiting.base = 0
-        self._reset()
+        self.forget()
 
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
+    @property
+    def _sendings(self) -> tuple[Any, Any]:
         waiting, _, counts = self.ids
-        parts: dict[str, Any] = {
-            "conn": self.conn, "gaps": self.gaps, "base": self.waiting.base, "waiting": waiting[: counts[CT.ROWS]],
-            "counts": counts, "asked": self.asked, "book": stored.part(self.book), "state": self.state,
-            "servers": self.servers.take_out(),
-        }  # fmt: skip
-        parts |= named("publishers", self.publishers)
-        rows = self.waiting.table()
-        state = pack("stream_confirms", self.VERSION, parts if rows is None else parts | {"rows": rows})
-        self.waiting.drop()
-        self._reset()
-        return state
+        return waiting[: counts[CT.ROWS]], counts
 
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("stream_confirms", self.VERSION, state)
-        self.conn, self.gaps, self.asked, self.state = (parts[name] for name in ("conn", "gaps", "asked", "state"))
-        self.book = stored.whole(parts["book"])
-        self.servers.put_back(parts["servers"])
-        rows, row_of, before, count = group(parts, "publishers")
-        self.publishers = rows, row_of, before, count
-        self._make_room(grown(parts["waiting"], FIRST), parts["counts"])
-        self.waiting.put_back(parts.get("rows"), parts["base"])
+    @_sendings.setter
+    def _sendings(self, sendings: tuple[Any, Any]) -> None:
+        waiting, counts = sendings
+        self._make_room(grown(waiting, FIRST), counts)
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows."""

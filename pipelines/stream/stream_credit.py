@@ -18,10 +18,10 @@ from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import AT_LEAST, NEVER, NONE, ST, SUB, WT
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import difference, matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
-from amqpscope.pipelines.model.store import group, named, pack, unpack
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import stream_deliveries as sd
 from amqpscope.pipelines.stream import subscriptions as sb
@@ -34,7 +34,7 @@ ROOM = 1 << 16
 """Rows of `changes` and of `waits`."""
 
 
-class StreamCredit:
+class StreamCredit(Remembers):
     """Writes `stream_credit`: a row for each frame that changes credit; and `flow_control`: the waits for it.
 
     Besides, it yields the partial results of deliveries, under the name `stream_deliveries.PARTIAL`.
@@ -52,16 +52,18 @@ class StreamCredit:
             ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties", *sd.CHUNK)
         ),
     }  # fmt: skip
-    VERSION = 4
+    VERSION = 5
+    STATE = ("conn", "gaps", "state", "subscriptions", "retained", "servers")
 
     def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
         self.retained = Retained(STREAM_FRAMES, ("frame_no", "ts_ns", "capture", "packet", "stream", "properties"))
         room = ROOM if compiled else ROOM >> 8
         self.written = np.zeros((room, len(CH)), np.int64), np.zeros((room, len(WT)), np.int64)
-        self._reset()
+        super().__init__(compiled)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self.retained.drop()
         self.conn, self.gaps = cn.fresh()
         self.subscriptions = sb.fresh()
         self.state = np.zeros(len(ST), np.int64)
@@ -117,27 +119,7 @@ class StreamCredit:
         while not why:
             why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.written, self.state)
             yield from self._rows(None)
-        self.retained.drop()
-        self._reset()
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "state": self.state}
-        parts |= named("subscriptions", self.subscriptions) | self.retained.parts("retained")
-        parts["servers"] = self.servers.take_out()
-        state = pack("stream_credit", self.VERSION, parts)
-        self.retained.drop()
-        self._reset()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("stream_credit", self.VERSION, state)
-        self.conn, self.gaps, self.state = parts["conn"], parts["gaps"], parts["state"]
-        rows, places, requests, count = group(parts, "subscriptions")
-        self.subscriptions = rows, places, requests, count
-        self.retained.put_back("retained", parts)
-        self.servers.put_back(parts["servers"])
+        self.forget()
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows; `events`: the batch that deliveries are in, None for none."""

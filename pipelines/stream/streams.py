@@ -47,14 +47,12 @@ class Servers:
         self._known.clear()
         self._known.update(known)
 
-    def take_out(self) -> list[Any]:
-        """Return what `put_back` takes, and forget all."""
-        found = [list(each) for each in self._known.items()]
-        self._known.clear()
-        return found
+    def parts(self) -> list[Any]:
+        """Return what `put_back` takes."""
+        return [list(each) for each in self._known.items()]
 
     def put_back(self, known: list[Any]) -> None:
-        """Restore what `take_out` returned."""
+        """Restore what `parts` returned."""
         self._known.update(known)
 
 

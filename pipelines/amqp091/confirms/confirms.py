@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,10 @@ from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.model.events import EV, MESSAGES, Events
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
-from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.store import grown, release_arrays
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 LIMIT = 1 << 26
@@ -39,7 +40,7 @@ LIMIT = 1 << 26
 OUTCOMES = ("none", "ack", "nack")
 
 
-class Confirms:
+class Confirms(Remembers):
     """Writes `confirms`: a row for each publish that expects a confirm.
 
     Its events come from `numbers.Numbering` if publishes are to have the numbers that confirms show.
@@ -63,17 +64,21 @@ class Confirms:
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
     )  # fmt: skip
-    VERSION = 5
+    VERSION = 6
+    STATE = ("conn", "gaps", "channels", "ledger", "returns", "waiting", "answers")
+    FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
-        self.compiled = compiled
         self.limit = limit
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
         self.answers = Waiting(FRAMES, (*COLUMNS, "multiple"))
         self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
-        self._reset()
+        super().__init__(compiled)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self.waiting.drop()
+        self.answers.drop()
         self.conn, self.gaps = cn.fresh()
         self.channels = ch.fresh()
         self.ledger = lg.fresh()
@@ -117,33 +122,7 @@ class Confirms:
                        self.state):  # fmt: skip
             yield from self._rows()
         yield from self._rows()
-        self.waiting.drop()
-        self.answers.drop()
-        self._reset()
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "base": self.waiting.base}
-        parts |= (
-            named("channels", ch.cut(self.channels)) | named("ledger", self.ledger) | named("returns", self.returns)
-        )
-        for name, store in (("rows", self.waiting), ("answers", self.answers)):
-            if (rows := store.table()) is not None:
-                parts[name] = rows
-        state = pack("confirms", self.VERSION, parts)
-        self.waiting.drop()
-        self.answers.drop()
-        self._reset()
-        return state
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("confirms", self.VERSION, state)
-        self.conn, self.gaps = parts["conn"], parts["gaps"]
-        self.channels = ch.whole(group(parts, "channels"))
-        self.ledger, self.returns = group(parts, "ledger"), group(parts, "returns")
-        self.waiting.put_back(parts.get("rows"), parts["base"])
-        self.answers.put_back(parts.get("answers"), parts["base"])
+        self.forget()
 
     def _more(self, events: Events) -> Any:
         more = np.full((len(events), len(MORE)), -1, np.int64)

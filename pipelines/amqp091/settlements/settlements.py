@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +26,10 @@ from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, Events, what
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_ACTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
-from amqpscope.pipelines.model.store import group, grown, named, pack, release_arrays, unpack
+from amqpscope.pipelines.model.store import grown, release_arrays
 from amqpscope.pipelines.model.unanswered import ROLLBACK
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
@@ -59,7 +60,7 @@ _QUEUED = [what(FRAMES, name) for name in ("basic.consume", "basic.get", "queue.
 _LIMITS = what(FRAMES, "basic.qos")
 
 
-class Settlements:
+class Settlements(Remembers):
     """Writes `settlements`, a row for each delivery, and rows of `flow_control` for full prefetch windows.
 
     Args:
@@ -79,21 +80,26 @@ class Settlements:
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished",
     )  # fmt: skip
-    VERSION = 4
+    VERSION = 5
+    _STORES = ("deliveries", "answers", "queues", "filled", "turned")
+    STATE = ("conn", "gaps", "channels", "ledger", "consumers", "transactions", "prefetch", "opened", *_STORES)
+    FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
-        self.compiled = compiled
         self.limit = limit
         self.deliveries = Waiting(MESSAGES, self._COLUMNS)
         self.answers = Waiting(FRAMES, COLUMNS)
         self.queues = Waiting(FRAMES, ("queue",))
         self.filled = Waiting(MESSAGES, (*COLUMNS, "consumer_tag"))
         self.turned = Waiting(FRAMES, COLUMNS)
-        self.stores = (self.deliveries, self.answers, self.queues, self.filled, self.turned)
+        self.stores = tuple(getattr(self, name) for name in self._STORES)
         self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
-        self._reset()
+        super().__init__(compiled)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """See `Remembers`."""
+        for store in self.stores:
+            store.drop()
         self.conn, self.gaps = cn.fresh()
         self.channels, self.ledger = ch.fresh(), lg.fresh()
         self.consumers, self.transactions, self.prefetch = co.fresh(), tx.fresh(), pf.fresh()
@@ -170,33 +176,7 @@ class Settlements:
         while not call(settling.close, self.compiled, self._book, self._own, self._result):
             yield from self._rows(None)
         yield from self._rows(None)
-        for store in self.stores:
-            store.drop()
-        self._reset()
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        parts: dict[str, Any] = {"conn": self.conn, "gaps": self.gaps, "base": self.deliveries.base}
-        parts["opened"] = self.opened
-        parts |= named("channels", ch.cut(self.channels)) | named("ledger", self.ledger)
-        parts |= named("consumers", self.consumers) | named("transactions", self.transactions)
-        parts |= named("prefetch", self.prefetch)
-        for number, store in enumerate(self.stores):
-            if (rows := store.table()) is not None:
-                parts[f"rows {number}"] = rows
-            store.drop()
-        self._reset()
-        return pack("settlements", self.VERSION, parts)
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        parts = unpack("settlements", self.VERSION, state)
-        self.conn, self.gaps = parts["conn"], parts["gaps"]
-        self.channels, self.ledger = ch.whole(group(parts, "channels")), group(parts, "ledger")
-        self.consumers, self.transactions = group(parts, "consumers"), group(parts, "transactions")
-        self.prefetch, self.opened = group(parts, "prefetch"), parts["opened"]
-        for number, store in enumerate(self.stores):
-            store.put_back(parts.get(f"rows {number}"), parts["base"])
+        self.forget()
 
     def _more(self, events: Events) -> Any:
         """Return columns of MORE per event; most events have none that is looked at."""
