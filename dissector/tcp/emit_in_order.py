@@ -166,24 +166,17 @@ def next_seen(flows: Flows, row: int) -> int:
 
 @kernel
 def known(flows: Flows, row: int, lost: int) -> int:
-    """Return the position up to which lost bytes of a direction are followed by others, or were seen elsewhere.
-
-    What follows may have no bytes: a sequence number or a FIN says as much of what its side has sent.
-    """
-    direction, segments = flows.direction, flows.segments
+    """Return the position up to which lost bytes of a direction are followed by others, or were seen elsewhere."""
+    segments = flows.segments
     head = flows.queues[row, Queue.HEAD]
     if head >= 0:
         begin: int = min(lost, segments[head, Segment.POS])
         return begin
-    end: int = direction[row, Direction.SHOWN]
-    if direction[row, Direction.FIN] >= 0:
-        end = direction[row, Direction.FIN]
-    elif end == direction[row, Direction.TOP] + 1:  # a FIN counts as a byte, and the capture may have missed it
-        end = direction[row, Direction.TOP]
     tail = flows.elsewhere[row, Queue.TAIL]
-    if tail >= 0:
-        end = max(end, segments[tail, Segment.POS] + segments[tail, Segment.LENGTH])
-    return min(lost, end)
+    if tail < 0:
+        return 0
+    end: int = min(lost, segments[tail, Segment.POS] + segments[tail, Segment.LENGTH])
+    return end
 
 
 @kernel

@@ -243,12 +243,6 @@ def test_a_broker_that_stops_reading_from_who_cannot_be_told_is_not_the_network(
     assert "pub-blocked" in told and not told & {"net-retrans", "pub-throttled"}
 
 
-def test_a_credit_behind_a_lost_last_delivery_has_no_balance(tmp_path: Path) -> None:
-    """Of what the server sent last nothing is left but a sequence number: the credit that answers it comes after it."""
-    found = without({"stream_lag": [[130, 135, 140]]}, tmp_path)
-    assert [(kind, mine) for kind, table, mine, _ in found.examples if table == "stream_credit"] == []
-
-
 def test_of_a_mirror_port_that_lacks_copies_no_time_is_another_one(tmp_path: Path) -> None:
     """Each packet is there twice, but for a tenth: the copy that is left has the time of both."""
     runs = runs_of([Recording.of(FOLDER / f"{name}.pcap") for name in COPIED_OF], [COPIED], [0])
