@@ -6,7 +6,7 @@ Rules are those of `settlements.consumers`, which knows the queue of each settle
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from amqpscope.pipelines.across.consumed import LEADING, Consumed
 from amqpscope.pipelines.model.connection import CLIENT, SERVER
@@ -31,7 +31,6 @@ class ConsumedQueues(Consumed):
         "queue.declare-ok",
     )  # fmt: skip
     COLUMNS = (*LEADING, "from_client", "method", "queue", "consumer_tag")
-    VERSION: ClassVar[int] = 1
 
     def fresh(self) -> Any:
         """See `Plain`."""

@@ -143,14 +143,12 @@ class Opened:
         how, ts = unanswered(self._conn, self._views, side, frame, scope, own, closes)
         return int(how), int(ts)
 
-    def take_out(self) -> dict[str, Any]:
-        """Return the parts of a state (`store.pack`), and forget the connection."""
-        found = {"conn": self.conn, "gaps": cn.used(self.conn, self._gaps)}
-        self._take(*cn.fresh())
-        return found
+    def parts(self) -> dict[str, Any]:
+        """Return the parts of a state (`store.pack`)."""
+        return {"conn": self.conn, "gaps": cn.used(self.conn, self._gaps)}
 
     def put_back(self, parts: dict[str, Any]) -> None:
-        """Restore what `take_out` returned."""
+        """Restore what `parts` returned."""
         self._take(parts["conn"], parts["gaps"])
 
 

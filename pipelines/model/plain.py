@@ -10,15 +10,15 @@ import pyarrow as pa
 
 from amqpscope.pipelines.model.events import Events, source_of, what
 from amqpscope.pipelines.model.opened import OVER, Opened
+from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.speaking import concerns
-from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.unanswered import ENDED_BY, NOTHING, WHOLE
 from amqpscope.pipelines.model.walk import Needs, Rows, schema
 
 Row = dict[str, Any]
 
 
-class Plain:
+class Plain(Remembers):
     """A walk that takes frames one by one, as dicts.
 
     `state` is what it remembers of the open connection: lists, dicts, numbers and texts. It begins as `fresh` returns
@@ -36,13 +36,17 @@ class Plain:
     """Of them."""
     tables: ClassVar[tuple[str, ...]]
     """The table that it writes."""
-    VERSION: ClassVar[int] = 1
+    VERSION = 2
+    STATE: ClassVar[tuple[str, ...]] = ("opened", "state")
 
     def __init__(self, compiled: bool = False) -> None:
-        self.compiled = compiled
+        super().__init__(compiled)
         self._source = source_of(self.SOURCE)
         self._words = [what(self._source, name) for name in self.NAMES]
-        self.opened = Opened(compiled)
+
+    def forget(self) -> None:
+        """See `Remembers`."""
+        self.opened = Opened(self.compiled)
         self.state = self.fresh()
 
     @property
@@ -89,28 +93,9 @@ class Plain:
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         found = list(self.over())
-        self.opened.take_out()
-        self.state = self.fresh()
+        self.forget()
         yield from self._rows(found)
 
     def _rows(self, found: list[Row]) -> Iterator[Rows]:
         if found:
             yield self.tables[0], pa.Table.from_pylist(found, schema(self.tables[0]))
-
-    def take_out(self) -> bytes:
-        """See `walk.Walk`."""
-        return pack(type(self).__name__, self.VERSION, self._parts())
-
-    def put_back(self, state: bytes) -> None:
-        """See `walk.Walk`."""
-        self._restore(unpack(type(self).__name__, self.VERSION, state))
-
-    def _parts(self) -> dict[str, Any]:
-        """Return the parts of the state, and reset the walk."""
-        state, self.state = self.state, self.fresh()
-        return {**self.opened.take_out(), "state": state}
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        """Restore what `_parts` returned."""
-        self.opened.put_back(parts)
-        self.state = parts["state"]

@@ -109,13 +109,13 @@ class StepWalk(ABC):
 
     def take_out(self) -> bytes:
         """See `walk.Walk`."""
-        parts = self.opened.take_out() | {"state": as_lists(self.state), "frames": self.frames.parts()}
+        parts = {"opened": self.opened.parts(), "state": as_lists(self.state), "frames": self.frames.parts()}
         self._renew()
         return pack(self.NAME, self.VERSION, parts)
 
     def put_back(self, state: bytes) -> None:
         """See `walk.Walk`."""
         parts = unpack(self.NAME, self.VERSION, state)
-        self.opened.put_back(parts)
+        self.opened.put_back(parts["opened"])
         self.state = from_lists(type(self.state), parts["state"])
         self.frames.put_back(parts["frames"])

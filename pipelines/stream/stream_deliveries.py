@@ -61,9 +61,12 @@ class StreamOffsets(Plain):
     tables = ()
     partial = (PARTIAL,)
 
-    def __init__(self, compiled: bool = False) -> None:
+    STATE = ("opened", "state", "_servers")
+
+    def forget(self) -> None:
+        """See `Remembers`."""
+        super().forget()
         self._servers = Servers()
-        super().__init__(compiled)
 
     @property
     def needs(self) -> Mapping[int, Needs]:
@@ -115,15 +118,6 @@ class StreamOffsets(Plain):
     def _rows(self, found: list[Row]) -> Iterator[Rows]:
         if found:
             yield PARTIAL, pa.Table.from_pylist(found, OFFSETS)
-
-    def _parts(self) -> dict[str, Any]:
-        parts = super()._parts() | {"servers": self._servers.parts()}
-        self._servers.end(-1)
-        return parts
-
-    def _restore(self, parts: dict[str, Any]) -> None:
-        super()._restore(parts)
-        self._servers.put_back(parts["servers"])
 
 
 def delivered(frames: pa.Table, consumers: Mapping[str, Any], epochs: Any, servers: Any) -> pa.Table:

@@ -36,7 +36,7 @@ from amqpscope.pipelines.model.walk import Needs
 COUNTER = "x-dotnet-pub-seq-no"
 """The header with the number of the publish: RabbitMQ's .NET client from 7.0 on. Other headers with a growing number
 belong to applications."""
-VERSION = 4
+VERSION = 5
 
 _BY = pa.array(["", "counted", "proven"])
 _HEADER = rf'[{{,]\s*"{COUNTER}"\s*:\s*"?(?P<given>\d{{1,18}})"?\s*[,}}]'
@@ -114,8 +114,7 @@ class Numbering:
 
     def take_out(self) -> bytes:
         """Return the state of the open connection as versioned bytes, and reset the stage."""
-        parts = {f"noted {name}": part for name, part in self._noted.parts().items()}
-        parts |= {f"held {name}": part for name, part in self._held.parts().items()}
+        parts: dict[str, Any] = {"noted": self._noted.parts(), "held": self._held.parts()}
         parts["open"] = [self._identity, self._is_held, self._swallowed]
         state = pack("numbers", VERSION, parts)
         self._begin(-1)
@@ -130,8 +129,8 @@ class Numbering:
         parts = unpack("numbers", VERSION, state)
         self._begin(parts["open"][0])
         self._is_held, self._swallowed = parts["open"][1:]
-        for name, store in (("noted ", self._noted), ("held ", self._held)):
-            store.put_back({key[len(name) :]: part for key, part in parts.items() if key.startswith(name)})
+        self._noted.put_back(parts["noted"])
+        self._held.put_back(parts["held"])
 
     def _after_swallowing(self, matrix: Any) -> Any:
         """Return the positions of publishes after a frame of their client in which others may lie."""
