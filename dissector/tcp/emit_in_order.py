@@ -72,7 +72,7 @@ def emit_first(flows: Flows, out: Results, slot: int, side: int) -> None:
     own = segments[first, Segment.PACKET], segments[first, Segment.TS], segments[first, Segment.CAPTURE]
     if segments[first, Segment.SEEN] > direction[row, Direction.RUN_SEEN]:
         run(flows, row, segments[first, Segment.SEEN], own)
-    at = direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_TS], direction[row, Direction.RUN_CAPTURE]
+    at = read_after(direction, row)
     here = direction[row, Direction.POS]
     skip = here - segments[first, Segment.POS]
     left = segments[first, Segment.LENGTH] - skip
@@ -166,24 +166,33 @@ def next_seen(flows: Flows, row: int) -> int:
 
 @kernel
 def known(flows: Flows, row: int, lost: int) -> int:
-    """Return the position up to which lost bytes of a direction are followed by others, or were seen elsewhere."""
-    segments = flows.segments
+    """Return the position up to which lost bytes of a direction are followed by others, or were seen elsewhere.
+
+    What follows may have no bytes: a sequence number or a FIN says as much of what its side has sent.
+    """
+    direction, segments = flows.direction, flows.segments
     head = flows.queues[row, Queue.HEAD]
     if head >= 0:
         begin: int = min(lost, segments[head, Segment.POS])
         return begin
+    end: int = direction[row, Direction.SHOWN]
+    if direction[row, Direction.FIN] >= 0:
+        end = direction[row, Direction.FIN]
+    elif end == direction[row, Direction.TOP] + 1:  # a FIN counts as a byte, and the capture may have missed it
+        end = direction[row, Direction.TOP]
     tail = flows.elsewhere[row, Queue.TAIL]
-    if tail < 0:
-        return 0
-    end: int = min(lost, segments[tail, Segment.POS] + segments[tail, Segment.LENGTH])
-    return end
+    if tail >= 0:
+        end = max(end, segments[tail, Segment.POS] + segments[tail, Segment.LENGTH])
+    return min(lost, end)
 
 
 @kernel
 def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int) -> None:
     """Emit the next missing bytes of a direction: from the first segment seen elsewhere, or the gap before that.
 
-    A gap ends where the other side answered before it had the rest: the answer comes first.
+    A gap ends where the other side answered before it had the rest: the answer comes first. Elsewhere clocks may
+    differ, so the time is that of the own packet that shows the bytes; a farther point of the same file has its clock,
+    and its time is much nearer to the one that is missing.
     """
     conn, segments = flows.conn, flows.segments
     row = 2 * slot + side
@@ -210,6 +219,11 @@ def emit_missing(flows: Flows, out: Results, slot: int, side: int, through: int)
             ts = max(conn[slot, Conn.LAST_TS], ts_there)
             at = packet_there, ts, capture_there
         own = packet_there, min(ts, ts_there), capture_there
+        if flows.points[capture_there] == conn[slot, Conn.POINT_CAPTURE]:
+            own = packet_there, ts_there, capture_there
+            at = own
+            if segments[first, Segment.SEEN] < flows.direction[row, Direction.RUN_SEEN]:
+                at = read_after(flows.direction, row)
         emit(out, slot, side, here, segments[first, Segment.OFFSET] + skip, end - here, at, own)
     advance(flows.direction, row, end)
     flows.direction[row, Direction.RUN_SEEN] = -1  # what follows waited for no packet
@@ -242,9 +256,15 @@ def shown(flows: Flows, row: int, other: int) -> At:
             seen = segments[found, Segment.SEEN]
             at = segments[found, Segment.PACKET], segments[found, Segment.TS], segments[found, Segment.CAPTURE]
     if seen < direction[row, Direction.RUN_SEEN]:
-        packet, capture = direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_CAPTURE]
-        at = packet, direction[row, Direction.RUN_TS], capture
+        at = read_after(direction, row)
     return at
+
+
+@kernel
+def read_after(direction: Array, row: int) -> At:
+    """Return the latest packet that bytes of a direction had to wait for."""
+    packet, capture = direction[row, Direction.RUN_PACKET], direction[row, Direction.RUN_CAPTURE]
+    return packet, direction[row, Direction.RUN_TS], capture
 
 
 @kernel

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,17 @@ from amqpscope.pipelines.run.engine import walked
 from tests.captures.damage.odd import compared, connections
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.verdicts import UNKNOWN
-from tests.captures.damage.ways import ODD, Capture, numbered, slower, toward_server, two_points_in_one, without_begin
+from tests.captures.damage.ways import (
+    FIN_SYN_RST,
+    ODD,
+    POINT_NS,
+    Capture,
+    numbered,
+    slower,
+    toward_server,
+    two_points_in_one,
+    without_begin,
+)
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import FOLDER, Row, dissect, dissect_packets, rows
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, T0, Tape, handshake, method, opening, raw
@@ -348,6 +359,32 @@ def test_of_two_points_in_one_file_the_times_are_those_of_one(name: str) -> None
     begun = [row["connection_id"] for row in rows(alone["connections"]) if row["syn_seen"]]
     said = [row["connection_id"] for row in rows(both["anomalies"]) if row["code"] == "capture-points"]
     assert sorted(said) == sorted(begun)
+
+
+@pytest.mark.parametrize("name", ["orders_pika", "orders_amqplib", "many_confirms", "stream_js", "qpid_props"])
+def test_what_the_nearest_of_two_points_lacks_has_the_time_of_the_other_one(name: str) -> None:
+    """Not that of the next packet, which may be a second later."""
+    recording, rnd = Recording.of(FOLDER / f"{name}.pcap"), random.Random(name)
+    capture = recording.capture
+    alone = slower(capture)
+    lost = {
+        (packet.interface, packet.ts_ns)
+        for packet, segment in zip(alone, capture.segments, strict=True)
+        if segment and not segment.flags & FIN_SYN_RST and rnd.random() < 0.2
+    }
+    both = [packet for packet in two_points_in_one(capture, rnd) if (packet.interface, packet.ts_ns) not in lost]
+
+    def times(packets: list[Packet]) -> list[tuple[int, bool, int]]:
+        tables = recording.dissect(packets)
+        found = (row for name in ("amqp091_frames", "amqp010_frames", "stream_frames") for row in rows(tables[name]))
+        ordered = sorted(found, key=lambda row: (row["connection_id"], row["from_client"], row["frame_no"]))
+        return [(row["connection_id"], row["from_client"], row["ts_ns"]) for row in ordered]
+
+    farther = Counter[int]()
+    for mine, theirs in zip(times(both), times(alone), strict=True):
+        assert mine[:2] == theirs[:2]
+        farther[(mine[2] - theirs[2]) * (1 if mine[1] else -1)] += 1
+    assert set(farther) == {0, POINT_NS} and farther[POINT_NS] > 2
 
 
 @pytest.mark.sampled(4)

@@ -147,6 +147,27 @@ def test_bytes_sent_again_with_a_newer_acknowledgement_hold_nothing_up(each_ns: 
     assert names == ["basic.publish", "header", "body", "heartbeat"] * 11
 
 
+@pytest.mark.parametrize("waits", [STEP, 2 * SECOND])
+@pytest.mark.parametrize("shown_by", [ACK, FIN | ACK])
+def test_lost_bytes_that_only_a_sequence_number_follows_come_before_what_acknowledges_them(
+    shown_by: int, waits: int
+) -> None:
+    """The last bytes of a direction: their side itself says that it has sent them."""
+    tape = Tape().play([*BEGIN, (SERVER, b"".join(publish(b"last")))])
+    tape.packets.pop()
+    tape.play([(CLIENT, BEAT)])
+    answer = tape.packets[-1].ts_ns
+    tape.segment(SERVER, flags=shown_by)
+    tape.packets[-1] = Packet(answer + 1, tape.packets[-1].data)
+    tape.play([(CLIENT, BEAT)])
+    tape.packets[-1] = Packet(answer + waits, tape.packets[-1].data)
+    for compiled in (False, True):
+        tables = dissect_packets(tape.packets, compiled=compiled)
+        gap = next(row for row in rows(tables["anomalies"]) if row["code"] == "tcp-gap")
+        answers = next(row for row in rows(tables["amqp091_frames"]) if row["ts_ns"] == answer)
+        assert gap["frame_no"] == answers["frame_no"]
+
+
 def test_a_fin_that_was_missed_holds_nothing_up() -> None:
     tape = Tape().play(BEGIN)
     tape.next[CLIENT] += 1

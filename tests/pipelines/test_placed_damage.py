@@ -15,7 +15,7 @@ import pytest
 from pamqp import commands
 
 from amqpscope.pipelines import confirms
-from tests.captures.damage.answers import WHOLE, Judgement, Run, analyzed, judge
+from tests.captures.damage.answers import WHOLE, Judgement, Run, analyzed, judge, runs_of
 from tests.captures.damage.recordings import FOLDER, Recording
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.runs import Row, dissect_packets
@@ -24,6 +24,7 @@ from tests.pipelines.analyzed import findings, statistics, walked
 
 Choice = Callable[[Row], bool]
 FRAMES = ("amqp091_frames", "amqp010_frames")
+COPIED, COPIED_OF = "tagged copies", ("orders_pika", "prefetch", "stream_lag")
 
 
 def packets_of(recording: Recording, chosen: Choice) -> list[int]:
@@ -240,3 +241,19 @@ def test_a_broker_that_stops_reading_from_who_cannot_be_told_is_not_the_network(
     assert "net-retrans" not in found
     told = {row["code"] for row in findings(walked(FOLDER.parent / "tickets" / "told_alarm_full.pcap"))}
     assert "pub-blocked" in told and not told & {"net-retrans", "pub-throttled"}
+
+
+def test_a_credit_behind_a_lost_last_delivery_has_no_balance(tmp_path: Path) -> None:
+    """Of what the server sent last nothing is left but a sequence number: the credit that answers it comes after it."""
+    found = without({"stream_lag": [[130, 135, 140]]}, tmp_path)
+    assert [(kind, mine) for kind, table, mine, _ in found.examples if table == "stream_credit"] == []
+
+
+def test_of_a_mirror_port_that_lacks_copies_no_time_is_another_one(tmp_path: Path) -> None:
+    """Each packet is there twice, but for a tenth: the copy that is left has the time of both."""
+    runs = runs_of([Recording.of(FOLDER / f"{name}.pcap") for name in COPIED_OF], [COPIED], [0])
+    found = judge(analyzed(runs, tmp_path))
+    assert [(kind, table, mine) for kind, table, mine, _ in found.examples] == []
+    for table in ("settlements", "transits", "stream_credit", "stream_deliveries"):
+        count = found.counts[COPIED, table]
+        assert count["right"] == count["found"] > 10, table
