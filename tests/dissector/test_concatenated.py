@@ -30,7 +30,7 @@ FORMATS = [{"order": order, "ns": ns} for order, ns in product("<>", (False, Tru
 def found(path: Path, **how: Any) -> dict[str, list[Row]]:
     tables = dissect(path, **how)
     return {
-        name: rows(tables[name], "capture", "first_capture", "vantage")
+        name: rows(tables[name], "capture", "first_capture", "last_capture", "vantage")
         for name in ("amqp091_frames", "messages", "connections")
     }
 

@@ -26,10 +26,10 @@ from tests.dissector.runs import Row, dissect, recorded, rows, tables
 from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, handshake, method, opening, publish, raw, session
 from tests.thorough import examples
 
-WHERE = ("capture", "first_capture")
+WHERE = ("capture", "first_capture", "last_capture")
 SECOND = 1_000_000_000
 SESSION = Tape().play(session()).end().packets
-SEEN = (*COUNTED, "first_capture", "vantage", "duplicated_bytes", "last_packet", "closed_ts_ns")
+SEEN = (*COUNTED, "first_capture", "last_capture", "vantage", "duplicated_bytes", "last_packet", "closed_ts_ns")
 
 
 def write(folder: Path, link: int = 1, /, **files: list[Packet]) -> list[str]:
