@@ -512,8 +512,8 @@ def test_the_files_of_a_rotated_capture_are_one_connection(tmp_path: Path) -> No
     for number, at in enumerate(range(0, len(tape.packets), 3)):
         (cut / f"x_{number:03}.pcap").write_bytes(pcap(tape.packets[at : at + 3], ns=True))
     left_out = (
-        "capture", "packet", "first_capture", "first_packet", "last_capture", "last_packet", "vantage", "handshake_evidence",
-        "handshake_steps",
+        "capture", "packet", "first_capture", "first_packet", "last_capture", "last_packet", "vantage",
+        "handshake_evidence", "handshake_steps",
     )  # fmt: skip
     for name in ("amqp091_frames", "messages", "connections"):
         one, many = (dissect(path)[name] for path in (whole, cut))
