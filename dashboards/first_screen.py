@@ -6,7 +6,6 @@ import datetime as dt
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from amqpscope.dashboards import relations, time_spent
@@ -187,7 +186,7 @@ def _packets(row: Row, several: bool) -> str:
     first, last = row["first_packet"], row["last_packet"]
     if first is None:
         return ""
-    of = f" of {clean(Path(row['first_capture']).name)}" if several and row["first_capture"] else ""
+    of = f" of {clean(row['first_capture'])}" if several and row["first_capture"] else ""
     if last in (None, first) or (several and not row["filter"]):
         return f"  packet{_TIED}{first}{of}"
     return f"  packets{_TIED}{first}-{last}{of}"

@@ -149,7 +149,7 @@ def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
         made["text"] = f"{made['text']}; {row['uncertain']:,} more unknown"
     packets = [each for each in (row.get("first_packet"), row.get("last_packet")) if each is not None]
     if packets and row.get("first_capture") == row.get("last_capture", row.get("first_capture")):
-        first, last = packets[0], packets[-1]
+        first, last = min(packets), max(packets)  # a file may not be in the order of time
         made["filter"] = f"frame.number == {first}" if first == last else f"frame.number in {{{first}..{last}}}"
     return made
 

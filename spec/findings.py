@@ -78,11 +78,13 @@ def _placed(values: Mapping[str, str]) -> dict[str, str]:
     for end, least in (("first", "min"), ("last", "max")):
         inner = {}
         for name in ("ts_ns", "packet", "capture"):
-            of = re.fullmatch(rf"{least}\((.+)\)", values.get(f"{end}_{name}", ""))
+            of = re.fullmatch(rf"{least}\(([\w.]+)\)", values.get(f"{end}_{name}", ""))
             inner[name] = of[1] if of else ""
         if all(inner.values()):
             key = place(*inner.values())
-            found |= {f"{end}_{name}": f"{least}_by({inner[name]}, {key})" for name in ("packet", "capture")}
+            for name in ("packet", "capture"):  # broken clocks give no time
+                column = inner[name]
+                found[f"{end}_{name}"] = f"coalesce({least}_by({column}, {key}), {least}({column}))"
     return found
 
 

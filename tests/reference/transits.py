@@ -15,12 +15,16 @@ HOUR_NS = 3600 * 10**9
 def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> list[Row]:
     """One row per delivery, as `messages()` has them; `publish` is its publish, None when that is ambiguous.
 
-    With `homes` a message stays in its virtual host, as far as connections were seen to open one. Another exchange or
-    routing key than it was published with needs a header that says why.
+    With `homes` a message stays in its virtual host, as far as connections were seen to open one; a connection that was
+    not may be in any of those of its server, and where these are several, that is proof for its own messages only.
+    Another exchange or routing key than it was published with needs a header that says why.
     """
     contents = messages(rows)
     opened = {row["connection"]: row["args"]["virtual_host"] for row in rows if row["method"] == "connection.open"}
     vhosts = opened if homes else {}
+    of_server: dict[str, set[str]] = {}
+    for connection, vhost in vhosts.items():
+        of_server.setdefault(connection[-2], set()).add(vhost)
     publishes = [message for message in contents if message["kind"] == "publish"]
     found = []
     for delivery in contents:
@@ -40,7 +44,9 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> l
             likes = [publish for publish in group if key(publish) == key(delivery)]
             if len(likes) == 1:
                 publish = likes[0]
-                if not _may_be(publish, delivery):
+                ends = {publish["connection"], delivery["connection"]}
+                unsure = any(end not in vhosts and len(of_server.get(end[-2], ())) > 1 for end in ends)
+                if not _may_be(publish, delivery) or (unsure and len(ends) > 1):
                     break
                 latency_ns = delivery["ts_ns"] - publish["ts_ns"]
                 row |= {"matched_by": how, "publish": publish, "latency_ns": latency_ns}

@@ -53,6 +53,7 @@ MUST_HAVE = {
     "flow_control": """
         connection_id channel channel_epoch consumer_tag cause start_ts_ns end_ts_ns duration_ns side evidence
         reason""",
+    "stream_metadata": "connection_id stream response_code",
     "stream_credit": "connection_id subscription_id stream event granted used balance zero_since_ts_ns",
     "stream_deliveries": "connection_id subscription_id stream chunk_id last_offset age_ns stream_offset lag_records",
     "heartbeats": "connection_id from_client negotiated_s longest_silence_ns missed",
@@ -88,6 +89,8 @@ MUST_HAVE = {
     "returns": "client exchange routing_key count publishes",
     "paces": "client connection_id channel channel_epoch publishes alone waited_ns paused_ns",
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
+    "dead_paths": "connection_id from_client since_ts_ns",
+    "cuts": "connection_id quiet_ns closed_by",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
