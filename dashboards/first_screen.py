@@ -165,8 +165,8 @@ def _wrong(data: Mapping[str, Any], width: int) -> str:
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")
     if not worse and not data["not_readable"]:
-        none = " yet: no connection was decoded." if data["goes_on"] else ": no connection was decoded."
-        said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{none}"
+        yet = " yet" if data["goes_on"] else ""
+        said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{yet}: no connection was decoded."
         lines += textwrap.wrap(said, width)
     for row in notes:
         lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")

@@ -34,15 +34,15 @@ SHOWN = (
 def written(folder: Place, name: str, columns: Sequence[str] | None = None) -> list[Row]:
     """Return the rows of a small table that `analyze` wrote; none where it did not."""
     read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in parts(folder, name)]
-    return _in_order(name, pa.concat_tables(read, promote_options="default")) if read else []
+    found: list[Row] = _in_order(name, pa.concat_tables(read, promote_options="default")).to_pylist() if read else []
+    return found
 
 
-def _in_order(name: str, found: pa.Table) -> list[Row]:
+def _in_order(name: str, rows: pa.Table) -> pa.Table:
     """Return rows in an order that depends on them alone: the database has several threads."""
-    if name in compute.NAMES and name not in compute.FINDINGS:
-        found = found.sort_by([(column, "ascending") for column in found.column_names])
-    rows: list[Row] = found.to_pylist()
-    return rows
+    if name not in compute.NAMES or name in compute.FINDINGS:
+        return rows
+    return rows.sort_by([(column, "ascending") for column in rows.column_names])
 
 
 def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> list[Row]:
@@ -57,7 +57,8 @@ def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> lis
         prepare(tables, [*SHOWN, name])
     if name not in tables.computed:
         return written(tables.analyzed, name, columns)
-    return _in_order(name, tables.computed[name])
+    found: list[Row] = tables.computed[name].to_pylist()
+    return found
 
 
 def prepare(tables: Tables, names: Sequence[str], rules: Sequence[Rule] | None = None) -> None:
@@ -80,4 +81,5 @@ def prepare(tables: Tables, names: Sequence[str], rules: Sequence[Rule] | None =
         if name in compute.NAMES and (rules or not (name in tables.computed or parts(tables.analyzed, name)))
     ]
     if lacking:
-        tables.computed |= dict(compute.of_folder(tables.analyzed, lacking, rules))
+        made = compute.of_folder(tables.analyzed, lacking, rules)
+        tables.computed |= {name: _in_order(name, rows) for name, rows in made}
