@@ -1,4 +1,4 @@
-"""Alarms of memory that a publisher is told of, or cannot be told of; and a slow path, which is none."""
+"""Alarms of memory that the broker reports to a publisher, or cannot; and a slow path, which is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOW, USUAL = "0.0000001", "0.4"
 
 @tickets("amqp", "amqplib", "bunny")
 def mute_alarm(play: Play) -> None:
-    """Memory runs low for three seconds, and the client cannot be told: it lacks the capability connection.blocked."""
+    """Memory runs low for three seconds; the client lacks the capability by which the broker would report it."""
     with play.sniff():
         client = play.publisher("legacy", mute=True)
         client.publish(key=play.name, body="before", repeat=10)
@@ -53,13 +53,13 @@ def _flooding(stage: Ticket, capable: bool) -> None:
 
 @ticket
 def mute_alarm_full(stage: Ticket) -> None:
-    """It cannot be told, and goes on until TCP has no room."""
+    """It gets no report, and goes on until TCP has no room."""
     _flooding(stage, capable=False)
 
 
 @ticket
 def told_alarm_full(stage: Ticket) -> None:
-    """The same: it is told, and does not care."""
+    """The same: it gets the report, and does not care."""
     _flooding(stage, capable=True)
 
 
@@ -95,11 +95,11 @@ def _congested(stage: Ticket, capable: bool) -> None:
 
 @ticket
 def congested_path_mute(stage: Ticket) -> None:
-    """No alarm: the path is slow for three seconds; the client could not have been told of one."""
+    """No alarm: the path is slow for three seconds; the broker could not have reported one."""
     _congested(stage, capable=False)
 
 
 @ticket
 def congested_path_told(stage: Ticket) -> None:
-    """The same, and it would have been told."""
+    """The same, and the broker would have reported one."""
     _congested(stage, capable=True)
