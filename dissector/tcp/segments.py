@@ -103,12 +103,12 @@ def slot_of(batch: SegmentBatch, i: int, side: int, most: int, flows: Flows, out
         return -1
     if is_earlier or (slot >= 0 and not is_followed(batch, i, side, flows, slot)):
         return slot
-    if flows.free[0] == 0 and control[Control.LIVE] < most:
-        control[Control.WANT] = SLOT
-        return -1
     if slot < 0:
         return begin_connection(batch, i, flows, ends, most, 0, 0)
     if end_replaced(flows, out, slot) == 0:
+        return -1
+    if flows.free[0] == 0 and control[Control.LIVE] < most:
+        control[Control.WANT] = SLOT
         return -1
     if over(conn, slot, batch.ts_ns[i]):
         return begin_connection(batch, i, flows, ends, most, 0, 0) if end(flows, out, slot) else -1

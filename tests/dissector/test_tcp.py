@@ -14,7 +14,7 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.protocols.pending_chunks import gather
 from amqpscope.dissector.tcp import endings
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from tests.dissector.builders import Packet
+from tests.dissector.builders import Packet, ethernet, ipv4, tcp
 from tests.dissector.comparing import COUNTED, TIMED
 from tests.dissector.runs import Row, dissect_packets, rows
 from tests.dissector.wire import (
@@ -178,6 +178,25 @@ def test_a_keep_alive_is_no_data_and_no_retransmission() -> None:
     tape.play([(CLIENT, published())])
     (row,) = connections(tape.packets)
     assert (row["frames"], row["retransmitted_bytes"]) == (12, 0)
+
+
+@pytest.mark.parametrize("again", [3, 5, 9])
+def test_a_port_used_again_and_again_at_the_limit_of_connections(again: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ends the one before the one before it, so none need be evicted, wherever the walk stops for room."""
+    packets = [
+        Packet(T0 + number * 1000, ethernet(ipv4(tcp(sport=port, seq=(number * 10**8) % 2**32, flags=SYN))))
+        for number, port in enumerate([*range(41000, 41006), *[40000] * again])
+    ]
+
+    def noted(limit: int) -> list[Any]:
+        monkeypatch.setattr(Reassembler.__init__, "__defaults__", (limit,))
+        tables = dissect_packets(packets)
+        assert sorted(row["first_packet"] for row in rows(tables["connections"])) == [*range(1, len(packets) + 1)]
+        return [(row["code"], row["packet"]) for row in rows(tables["anomalies"])]
+
+    assert (
+        sorted(noted(8)) == sorted(noted(64)) == [("connection-reused-port", at) for at in range(8, len(packets) + 1)]
+    )
 
 
 def test_a_port_used_again_before_its_end_is_noted() -> None:
