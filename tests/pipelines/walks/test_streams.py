@@ -703,6 +703,15 @@ def test_a_chunk_that_was_written_before_the_credit_came_waited_for_it(ahead_ms,
     same_in_every_manner(tables_of(talk), StreamCredit)
 
 
+def test_a_wait_across_a_clock_that_steps_back_has_no_length():
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=1)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.frame(True, "credit", subscription_id=3, credit=1, ts_ns=1000)
+    (row,) = credit(tables_of(talk))[1]
+    assert (row["start_ts_ns"], row["end_ts_ns"], row["duration_ns"]) == (2000, 1000, None)
+
+
 def test_waits_end_with_the_connection_the_subscription_or_in_a_gap():
     def begun(number: int, **columns: Any) -> Talk:
         talk = Talk(number, **columns)
