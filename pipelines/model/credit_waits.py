@@ -40,4 +40,4 @@ def rows_of(waits: Ints, retained: Retained, cause: str, consumers: Mapping[str,
         "side": "client",
         "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WT.PROVEN])),
     }
-    return "flow_control", conform("flow_control", columns | consumers, len(waits))
+    return "flow_control", conform("flow_control", columns | {**consumers}, len(waits))

@@ -14,12 +14,13 @@ import pytest
 from amqpscope.pipelines.model import store
 from amqpscope.pipelines.model.events import SOURCES
 from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.run.engine import batches
+from amqpscope.pipelines.run.engine import batches, walked
 from amqpscope.pipelines.stream import stored, stream_confirms
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.stream.stream_deliveries import OFFSETS, PARTIAL, StreamOffsets
 from amqpscope.pipelines.stream.stream_lag import StreamLag, lagging, sort
+from amqpscope.pipelines.stream.stream_metadata import StreamMetadata
 from tests.pipelines.walks.talks import (
     CAPTURES,
     RECORDED,
@@ -1039,3 +1040,18 @@ def test_a_recorded_consumer_behind_its_stream():
     assert [(row["publish_seq"], row["outcome"], row["deduplicated"]) for row in again] == [
         (1, "ack", False), (1, "ack", True), (2, "ack", False),
     ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- metadata
+
+
+def test_streams_that_have_no_row_are_counted():
+    talk = Talk(1)
+    for count in (2, 1000, 1234):
+        streams = json.dumps([{"stream": f"s{number}", "code": 1} for number in range(count)])
+        talk.frame(False, "metadata", is_response=True, correlation_id=count, streams=streams)
+    talk.frame(False, "metadata-update", stream="s0", response_code=6)
+    rows = walked(tables_of(talk), [StreamMetadata()])["stream_metadata"].to_pylist()
+    assert Counter(row["frame_no"] for row in rows) == {0: 2, 1: 1000, 2: 1000, 3: 1}
+    assert [(row["frame_no"], row["stream"], row["left_out"]) for row in rows if row["left_out"]] == [(2, "s999", 234)]
+    assert {row["left_out"] for row in rows} == {0, 234}
