@@ -5,8 +5,8 @@ DataFrame. Arguments are named after their tables: `frames` is `amqp091_frames`.
 snap length: messages whose end it cuts then keep their times; `connections` has the addresses of rows; without
 `anomalies` no gaps are known. Columns that a table lacks are null; a table that is left out has no rows.
 
-Each raises a TypeError if some tables are pyarrow's and some are not, a ValueError if none is given, and a TableError
-if one has the columns of another.
+Each raises a TypeError if one is missing, or some are pyarrow's and some are not, a ValueError if none is given, and a
+TableError if one has the columns of another.
 
 Only `analyze` knows whether `dissect` was given a time range, or was interrupted; here tables are taken as they are.
 """
@@ -39,6 +39,8 @@ class TableError(Error, ValueError):
 Table = TypeVar("Table", pa.Table, "DataFrame")
 F = TypeVar("F", bound="Callable[..., Any]")
 HOUR_NS = 3_600_000_000_000
+_NAMES = {"frames": "amqp091_frames"}
+"""Tables whose arguments are not called as they are."""
 
 __all__ = [
     "calls", "channel_errors", "commands", "confirms", "deaths", "endpoints", "failures", "flow_control", "gaps",
@@ -51,14 +53,21 @@ __all__ = [
 def _job(declared: F) -> F:
     """Return the function that is declared: it makes the table of its name, in this process or on Spark."""
     name, signature = declared.__name__, inspect.signature(declared)
+    takes = _takes(name, signature)
 
     @functools.wraps(declared)
     def made(*tables: Any, **named: Any) -> Any:
-        given = {each: value for each, value in signature.bind(*tables, **named).arguments.items() if value is not None}
+        if not tables and not named:
+            raise ValueError(takes)
+        try:
+            bound = signature.bind(*tables, **named).arguments
+        except TypeError as error:
+            raise TypeError(f"{takes}: {error}") from None
+        given = {each: value for each, value in bound.items() if value is not None}
         window_ns = given.pop("window_ns", HOUR_NS)
         if not given:
-            raise ValueError(f"{name} needs one of {', '.join(signature.parameters)}")
-        given = {"amqp091_frames" if each == "frames" else each: rows for each, rows in given.items()}
+            raise ValueError(takes)
+        given = {_NAMES.get(each, each): rows for each, rows in given.items()}
         are_arrow = [isinstance(rows, pa.Table) for rows in given.values()]
         if any(are_arrow) and not all(are_arrow):
             raise TypeError(f"{name} takes pyarrow Tables or DataFrames, not both")
@@ -72,7 +81,28 @@ def _job(declared: F) -> F:
             found = _summed(name, given) if name.startswith("latency_") else walked(name, given, window_ns)
         return _read(name, found, given.values())
 
+    made.__doc__ = f"{declared.__doc__}\n\n{_arguments(signature)}"
     return cast("F", made)
+
+
+def _takes(name: str, signature: inspect.Signature) -> str:
+    """Return which tables a job takes, as a sentence."""
+    tables = [each for each in signature.parameters.values() if each.name != "window_ns"]
+    needed = [each.name for each in tables if each.default is each.empty]
+    others = [each.name for each in tables if each.default is not each.empty]
+    if not needed:
+        return f"{name} needs one of {', '.join(others)}"
+    return f"{name} needs {', '.join(needed)}" + (f", and takes {', '.join(others)}" if others else "")
+
+
+def _arguments(signature: inspect.Signature) -> str:
+    """Return what a docstring says of the arguments of a job."""
+    found = ["Args:"]
+    for name, each in signature.parameters.items():
+        table = f"rows of the table `{_NAMES.get(name, name)}`"
+        what = {"window_ns": "how far before a delivery to look for its publish (ns)"}.get(name, table)
+        found.append(f"    {name}: {what}{'; None for none' if each.default is None else ''}.")
+    return "\n".join(found)
 
 
 @_job
@@ -177,17 +207,7 @@ def transits(
     frames: Table | None = None,
     amqp010_frames: Table | None = None,
 ) -> Table:
-    """Return the table `transits`: one row per delivery, with the publish that it came from.
-
-    Args:
-        messages: where both ends of a transit lie.
-        window_ns: how far before a delivery to look for its publish (ns).
-        captures: which have a snap length.
-        anomalies: gaps; equal contents are not enough where a publish may be missing.
-        connections: where a gap before the first publish begins.
-        frames: from which queue a message is delivered.
-        amqp010_frames: likewise.
-    """
+    """Return the table `transits`: one row per delivery, with the publish that it came from."""
 
 
 @_job
@@ -216,7 +236,9 @@ def violations(anomalies: Table, connections: Table | None = None) -> Table:
 
 
 @_job
-def calls(messages: Table, connections: Table | None = None, anomalies: Table | None = None) -> Table:
+def calls(
+    messages: Table, connections: Table | None = None, anomalies: Table | None = None, frames: Table | None = None
+) -> Table:
     """Return the table `calls`, of `messages`; of the others it knows why a request has no answer."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
 
-FORMAT = 4
+FORMAT = 5
 """Increased when a table needs a column that it did not have, or a column changes its meaning."""
 KEY = "format"
 """Entry of a note."""

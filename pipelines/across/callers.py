@@ -22,11 +22,12 @@ ENDS = "ends of callers"
 WHEN = pa.schema(
     [
         ("connection_id", pa.int64()), ("at_ns", pa.int64()), ("ended_by", pa.string()), ("queue", pa.int64()),
+        ("channel", pa.int64()),
         *((name, pa.int64()) for name in HOME),
     ]
 )  # fmt: skip
-"""When a connection ended, with its home; when bytes of its server may be missing (ended_by gap); or the digest of a
-queue of which answers came on it, alone."""
+"""When a connection ended, with its home; when bytes of its server may be missing (ended_by gap); when a channel of it
+was closed; or the digest of a queue of which answers came on it, alone."""
 _MERGED = 64
 """Lists of gaps that are kept for further requests."""
 
@@ -56,10 +57,14 @@ class Callers:
         self._gaps: dict[int, list[int]] = {}
         self._listeners: dict[int, set[int]] = {}
         """By queue, the connections on which answers came."""
-        columns = rows.sort_by("at_ns").select(WHEN.names[:4]).to_pydict()
-        for connection, at_ns, why, queue in zip(*columns.values(), strict=True):
+        self._closed: dict[tuple[int, int], int] = {}
+        """When channels of connections were closed."""
+        columns = rows.sort_by("at_ns").select(WHEN.names[:5]).to_pydict()
+        for connection, at_ns, why, queue, channel in zip(*columns.values(), strict=True):
             if queue is not None:
                 self._listeners.setdefault(queue, set()).add(connection)
+            elif channel is not None:
+                self._closed.setdefault((connection, channel), at_ns)
             elif why == "gap":
                 self._gaps.setdefault(connection, []).append(at_ns)
             else:
@@ -78,22 +83,28 @@ class Callers:
         known = (homes[0] != UNKNOWN) & (homes[0] == homes[1])
         return known | (connections == others) | (not self.homes.several)
 
-    def end(self, connection: int, place: Place, queue: int | None, since_ns: int) -> tuple[int | None, str]:
+    def end(
+        self, connection: int, place: Place, queue: int | None, channel: int | None, since_ns: int
+    ) -> tuple[int | None, str]:
         """Return when and why the wait for an answer ended.
 
         Args:
             connection: of the request.
             place: where that is.
             queue: digest of the queue for the answer; None where it comes on the request's connection.
+            channel: on which alone it may come; None for any.
             since_ns: time of the request.
         """
         if queue is None:
             gaps = self._gaps.get(connection, [])
         else:
             gaps = self._merged(queue if queue in self._listeners else None, place)
+        closed = self._closed.get((connection, channel)) if channel is not None else None
         behind = bisect_left(gaps, since_ns)
-        if behind < len(gaps):
+        if behind < len(gaps) and (closed is None or gaps[behind] <= closed):
             return gaps[behind], "gap"
+        if closed is not None:
+            return closed, "channel-close"
         at_ns, why = self._ends.get(connection, (None, "capture-end"))
         return (None, "evicted") if at_ns == OPEN_NS else (at_ns, why)  # the connection goes on, and patience is over
 

@@ -2,7 +2,7 @@
 
 A request is a publish with reply_to and correlation id; its answer is a delivery, from that queue, with the same
 correlation id. It may come on another connection. Direct replies (RabbitMQ) have no queue: the client names
-`amq.rabbitmq.reply-to`, to which the broker adds a name of its own, and the answer comes on the request's connection.
+`amq.rabbitmq.reply-to`, to which the broker adds a name of its own, and the answer comes on the request's channel.
 
 Where a client uses a correlation id again before the answer came, requests and answers pair in their order. Both have
 the same broker and virtual host, as far as known (`homes`).
@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.across.callers import ENDS, WHEN, Callers
 from amqpscope.pipelines.across.homes import COLUMNS, HOME, digests
 from amqpscope.pipelines.across.waiting import Waiting
 from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, what
+from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES_OF, MESSAGES, Events, what
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, facts
 
@@ -37,10 +38,11 @@ PARTS = pa.schema(
         *((name, pa.string()) for name in ("capture", "correlation_id", "reply_to", "exchange", "routing_key")),
         ("is_answer", pa.bool_()),
         ("unfinished", pa.bool_()),
+        ("channel", pa.int64()),
     ]
 )
 """Requests and answers; `key` is the digest of correlation id, queue and, for direct replies, connection; `at_ns` is
-`ts_ns`, 0 where that is null."""
+`ts_ns`, 0 where that is null; `channel` (`_channels`) is that of a direct reply, else null."""
 ORDER = ("key", "at_ns", "is_answer", "connection_id", "frame_no")
 ENDED_BY = ("capture-end", "connection-close", "evicted")
 """By EV.MULTIPLE of a connection."""
@@ -60,12 +62,15 @@ class CallParts(Remembers):
 
     tables = ()
     partial = (CALLS, ENDS)
-    needs: ClassVar[Mapping[int, Needs]] = {
-        CONNECTIONS: Needs(COLUMNS), ANOMALIES: Needs((), GAPS),
-        MESSAGES: Needs(_ASKED[:4], ("publish", "deliver", "get")),
-    }  # fmt: skip
-
+    VERSION = 2
     STATE = ("_known", "_ends")
+
+    @property
+    def needs(self) -> Mapping[int, Needs]:
+        """What it needs."""
+        made = {CONNECTIONS: Needs(COLUMNS), ANOMALIES: Needs((), GAPS)}
+        made[MESSAGES] = Needs(_ASKED[:4], ("publish", "deliver", "get"))
+        return made | {source: Needs((), (name,)) for source, name in _closing().items()}
 
     def forget(self) -> None:
         """See `Remembers`."""
@@ -87,6 +92,7 @@ class CallParts(Remembers):
             found.append(self._listening(rows))
             yield name, rows
         these = np.unique(np.concatenate(whose))
+        found.append(self._closed(events, these))
         mine = np.isin(ends["connection_id"].to_numpy(), these)
         rows = pa.concat_tables([ends.filter(pa.array(mine)), *found])
         if len(rows):
@@ -107,6 +113,15 @@ class CallParts(Remembers):
             why = [ENDED_BY[each] for each in closed.tolist()]
             yield facts(WHEN, matrix[:, EV.CONNECTION], at_ns=times, ended_by=why, **homes)
 
+    def _closed(self, events: Events, these: Any) -> pa.Table:
+        """Return when channels of these connections were closed."""
+        rows = events.matrix[
+            events.among([what(*each) for each in _closing().items()]) & np.isin(events.matrix[:, EV.CONNECTION], these)
+        ]
+        why = ["channel-close"] * len(rows)
+        times = np.maximum(rows[:, EV.TS], 0)
+        return facts(WHEN, rows[:, EV.CONNECTION], at_ns=times, ended_by=why, channel=_channels(rows))
+
     def _listening(self, parts: pa.Table) -> pa.Table:
         """Return the queues of which answers came, and on which connections."""
         answers = parts.filter(parts["is_answer"]).group_by(["connection_id", "routing_key"]).aggregate([])
@@ -126,7 +141,7 @@ class CallParts(Remembers):
         some = pc.and_(named, pc.and_(pc.fill_null(replies, False), pc.is_valid(rows["exchange"])))
         if not pc.any(some).as_py():
             return
-        rows, asks = rows.filter(some), asks.filter(some.combine_chunks())
+        rows, asks, at = rows.filter(some), asks.filter(some.combine_chunks()), at[some.to_numpy()]
         queue = pc.if_else(asks, rows["reply_to"], rows["routing_key"])
         direct = pc.starts_with(queue, DIRECT_REPLY)
         queue = pc.if_else(direct, DIRECT_REPLY, queue)
@@ -136,7 +151,18 @@ class CallParts(Remembers):
         )
         columns = {name: rows[name] for name in PARTS.names if name in rows.column_names}
         columns |= {"key": pa.array(key), "at_ns": rows["ts_ns"].fill_null(0), "is_answer": pc.invert(asks)}
+        columns["channel"] = pc.if_else(direct, _channels(events.matrix[at]), None)
         yield CALLS, pa.table([columns[name] for name in PARTS.names], schema=PARTS)
+
+
+def _closing() -> dict[int, str]:
+    """Return the method that closes a channel, by the table of frames."""
+    return {source: of.closes_channel for source, of in FRAMES_OF.items() if of.closes_channel}
+
+
+def _channels(matrix: Ints) -> pa.Array:
+    """Return the numbers of the channels of events (EV): each opening of one has another."""
+    return pa.array((matrix[:, EV.EPOCH] << 16) + matrix[:, EV.CHANNEL])
 
 
 class Calls:
@@ -224,7 +250,8 @@ class Calls:
         queues = [None if own else queue for own, queue in zip(direct, hashed(rows["reply_to"]).tolist(), strict=True)]
         connections = rows["connection_id"].to_pylist()
         places = self._callers.places(connections)
-        whose = zip(lacks.tolist(), connections, places, queues, rows["at_ns"].to_pylist(), strict=True)
+        since, channels = rows["at_ns"].to_pylist(), rows["channel"].to_pylist()
+        whose = zip(lacks.tolist(), connections, places, queues, channels, since, strict=True)
         for number, *of in whose:
             found[number] = self._callers.end(*of)
         return found

@@ -19,15 +19,16 @@ from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CONN
-from amqpscope.pipelines.model.credit import AT_LEAST, NONE, ST, SUB, WT
+from amqpscope.pipelines.model.credit import AT_LEAST, ST, SUB, WT
+from amqpscope.pipelines.model.credit_waits import rows_of
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, WORDS, Events, what
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Retained
-from amqpscope.pipelines.model.speaking import difference, events_of, matrix_of
+from amqpscope.pipelines.model.speaking import events_of, matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.store import grown
-from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
+from amqpscope.pipelines.model.walk import Needs, Rows
 
 ROOM = 1 << 14
 """Rows of waits, besides two for each subscription."""
@@ -178,24 +179,9 @@ class MessageCredit(Remembers):
         self.state[ST.WAITS] = 0
         if not len(waits):
             return
-        columns: dict[str, Any] = {}
-        for end, ids in (("start", waits[:, WT.START]), ("end", waits[:, WT.END])):
-            frames = self.retained.get(ids)
-            for name in ("frame_no", "capture", "packet"):
-                columns[f"{end}_{name}"] = frames[name] if frames is not None else None
         begun = self.retained.get(waits[:, WT.SUBSCRIPTION])
         assert begun is not None
-        until = known(np.where(waits[:, WT.END_TS] < waits[:, WT.START_TS], NONE, waits[:, WT.END_TS]), NONE)
-        columns |= {
-            "connection_id": waits[:, WT.CONNECTION],
-            "channel": begun["channel"],
-            "channel_epoch": begun["channel_epoch"],
-            "consumer_tag": begun["destination"],
-            "cause": "message-credit",
-            "start_ts_ns": waits[:, WT.START_TS],
-            "end_ts_ns": pa.array(waits[:, WT.END_TS], mask=(waits[:, WT.SEEN] == 0) | (waits[:, WT.END_TS] == NONE)),
-            "duration_ns": difference(until, pa.array(waits[:, WT.START_TS])),
-            "side": "client",
-            "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WT.PROVEN])),
+        consumers = {name: begun[name] for name in ("channel", "channel_epoch")} | {
+            "consumer_tag": begun["destination"]
         }
-        yield "flow_control", conform("flow_control", columns, len(waits))
+        yield rows_of(waits, self.retained, "message-credit", consumers)

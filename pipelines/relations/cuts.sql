@@ -1,19 +1,42 @@
 -- One row per connection that ended without a close after the same silence as another one to that server, at another time.
-with quiet as (
-    select connection_id, client, server, quiet_ns, closed_by, closed_ts_ns, last_packet, last_capture
+with ended as (
+    select connection_id, client, server, quiet_ns, closed_by, closed_ts_ns, last_packet, last_capture, ending, outlived_ns,
+        (closed_ts_ns - closed_ts_ns % nullif(1000000000, 0)) as second,
+        -- a thousandth of itself from one length of silence to the next
+        cast(floor(1000 * ln(quiet_ns)) as bigint) as length
     from endpoints
-    where quiet_ns > 0 and reply_code is null and 20 * coalesce(outlived_ns, 0) < 19 * quiet_ns
+    where reply_code is null and closed_ts_ns is not null
         and (closed_by like '%-rst' or closed_by = 'server-fin' or ending like 'path-lost%')
 ),
+seconds as (
+    select server, second, min(coalesce(quiet_ns, 0)) as least_ns
+    from ended where closed_by like 'server-%' group by server, second
+),
+moments as (
+    -- where the server's connections end at once, whatever their silence, it is the server that ends
+    select server, second, min(least_ns) over (partition by server order by second nulls last
+        range between 1000000000 preceding and 1000000000 following) as least_ns
+    from seconds
+),
+quiet as (
+    select e.connection_id, e.client, e.server, e.quiet_ns, e.closed_by, e.closed_ts_ns, e.last_packet, e.last_capture, e.length
+    from ended e left join moments m on e.server = m.server and e.second = m.second
+    where e.quiet_ns > 0 and 20 * coalesce(e.outlived_ns, 0) < 19 * e.quiet_ns
+        and 3 * coalesce(m.least_ns, e.quiet_ns) >= 2 * e.quiet_ns
+),
+lengths as (
+    select server, length, min(closed_ts_ns) as first_ts_ns, max(closed_ts_ns) as last_ts_ns
+    from quiet group by server, length
+),
 alike as (
-    -- each is compared with the shortest and the longest silence of each tenth of a second
-    select server, min(quiet_ns) as low_ns, max(quiet_ns) as high_ns, min(closed_ts_ns) as first_ts_ns,
-        max(closed_ts_ns) as last_ts_ns
-    from quiet group by server, quiet_ns - quiet_ns % nullif(100000000, 0)
+    -- the same but for a twentieth
+    select server, length,
+        min(first_ts_ns) over (partition by server order by length nulls last
+            range between 49 preceding and 49 following) as first_ts_ns,
+        max(last_ts_ns) over (partition by server order by length nulls last
+            range between 49 preceding and 49 following) as last_ts_ns
+    from lengths
 )
 select q.connection_id, q.client, q.server, q.quiet_ns, q.closed_by, q.closed_ts_ns, q.last_packet, q.last_capture
-from quiet q join alike a on q.server = a.server
-where ((20 * a.low_ns >= 19 * q.quiet_ns and 20 * a.low_ns <= 21 * q.quiet_ns)
-        or (20 * a.high_ns >= 19 * q.quiet_ns and 20 * a.high_ns <= 21 * q.quiet_ns))
-    and (a.last_ts_ns - q.closed_ts_ns > 1000000000 or q.closed_ts_ns - a.first_ts_ns > 1000000000)
-group by q.connection_id, q.client, q.server, q.quiet_ns, q.closed_by, q.closed_ts_ns, q.last_packet, q.last_capture
+from quiet q join alike a on q.server = a.server and q.length = a.length
+where a.last_ts_ns - q.closed_ts_ns > 1000000000 or q.closed_ts_ns - a.first_ts_ns > 1000000000

@@ -17,24 +17,25 @@ answered as (
     where c.exchange is not null group by n.server, n.vhost, c.exchange
 ),
 declared as (
-    select n.server, n.vhost, o.exchange, min(o.exchange_type) as exchange_type, 
-        min_by(o.packet, lpad(cast(o.ts_ns as string), 20, '0') || lpad(cast(o.packet as string), 12, '0') || o.capture) as declared_packet,
-        min(o.alternate_exchange) as alternate_exchange
+    select n.server, n.vhost, o.exchange, o.exchange_type, o.packet, o.capture, o.alternate_exchange,
+        row_number() over (partition by n.server, n.vhost, o.exchange
+            order by o.ts_ns nulls last, o.connection_id nulls last, o.frame_no nulls last) as earliest
     from operations o join endpoints n on o.connection_id = n.connection_id
+    left join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no
     where o.method = 'exchange.declare' and not coalesce(o.passive, false)
-    group by n.server, n.vhost, o.exchange
+        and (r.connection_id is null or r.outcome = 'ok')  -- there is none of a declaration that wants no answer
 ),
 keys as (
     select server, vhost, exchange from sums
     union all
-    select server, vhost, exchange from declared
+    select server, vhost, exchange from declared where earliest = 1
 ),
 exchanges as (
     select server, vhost, exchange from keys group by server, vhost, exchange
 )
 select x.exchange, x.server, x.vhost,
     case when x.exchange = '' then 'direct' else d.exchange_type end as type,
-    d.declared_packet, d.alternate_exchange,
+    d.packet as declared_packet, d.capture as declared_capture, d.alternate_exchange,
     coalesce(s.publishes, 0) as publishes, coalesce(s.bytes, 0) as bytes,
     coalesce(a.confirms, 0) as confirms, coalesce(a.nacks, 0) as nacks, coalesce(a.returns, 0) as returns,
     coalesce(s.keys, 0) as keys
@@ -43,4 +44,4 @@ left join sums s on x.server = s.server and coalesce(x.vhost, '') = coalesce(s.v
 left join answered a on x.server = a.server and coalesce(x.vhost, '') = coalesce(a.vhost, '')
     and x.exchange = a.exchange
 left join declared d on x.server = d.server and coalesce(x.vhost, '') = coalesce(d.vhost, '')
-    and x.exchange = d.exchange
+    and x.exchange = d.exchange and d.earliest = 1

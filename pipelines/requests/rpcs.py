@@ -46,7 +46,7 @@ class RpcWalk(StepWalk):
 
     OWN: tuple[str, ...]
     """Columns of frames that rows are made of, besides `connection_id` and so on."""
-    VERSION = 9
+    VERSION = 10
     tables = ("rpcs",)
 
     def __init__(self, compiled: bool = False) -> None:

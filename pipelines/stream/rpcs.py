@@ -58,7 +58,7 @@ class Rpcs(RpcWalk):
     """The walk that writes rows of `rpcs`."""
 
     SOURCE = STREAM_FRAMES
-    OWN = ("command", "response_code", "closing_code", "closing_reason")
+    OWN = ("command", "response_code", "closing_code", "closing_reason", "stream", "super_stream")
     needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS)}
     machine: NumberedRequests
 
@@ -103,4 +103,5 @@ class Rpcs(RpcWalk):
             "outcome": pc.if_else(pa.array(pairs.answered), pc.if_else(failed, "error", "ok"), "none"),
             "reply_code": pc.if_else(failed, code, None),
             "reply_text": pc.if_else(error, answers["closing_reason"], None),
+            "stream": pc.coalesce(asked["stream"], asked["super_stream"]),
         }

@@ -7,7 +7,6 @@ grants more (the broker reads the number as signed). `credit_accounts` has the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,10 +16,11 @@ from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import AT_LEAST, NEVER, NONE, ST, SUB, WT
+from amqpscope.pipelines.model.credit_waits import rows_of
 from amqpscope.pipelines.model.events import CONNECTIONS, Events
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Retained
-from amqpscope.pipelines.model.speaking import difference, matrix_of
+from amqpscope.pipelines.model.speaking import matrix_of
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import stream_deliveries as sd
@@ -132,7 +132,9 @@ class StreamCredit(Remembers):
             if events is not None and len(delivers) and len(rows := self._delivered(events, delivers)):
                 yield sd.PARTIAL, rows
         if len(waits):
-            yield "flow_control", self._waits(waits)
+            ids = waits[:, WT.SUBSCRIPTION]
+            whose = {"subscription_id": ids, "consumer_tag": pa.array(ids).cast(pa.string())}
+            yield rows_of(waits, self.retained, "stream-credit", whose)
 
     def _changes(self, changes: Ints) -> pa.Table:
         frames = self.retained.get(changes[:, CH.EVENT])
@@ -160,24 +162,3 @@ class StreamCredit(Remembers):
         of = consumers(self.retained.get(changes[:, CH.BEGUN]), len(changes))
         servers = self.servers.of(changes[:, CH.CONNECTION].tolist())
         return sd.delivered(frames, of, changes[:, CH.EPOCH], servers)
-
-    def _waits(self, waits: Ints) -> pa.Table:
-        count = len(waits)
-        columns: dict[str, Any] = {}
-        for end, ids in (("start", waits[:, WT.START]), ("end", waits[:, WT.END])):
-            frames = self.retained.get(ids)
-            for name in ("frame_no", "capture", "packet"):
-                columns[f"{end}_{name}"] = frames[name] if frames is not None else None
-        until = known(waits[:, WT.END_TS], NONE)
-        columns |= {
-            "connection_id": waits[:, WT.CONNECTION],
-            "consumer_tag": pa.array(waits[:, WT.SUBSCRIPTION]).cast(pa.string()),
-            "subscription_id": waits[:, WT.SUBSCRIPTION],
-            "cause": "stream-credit",
-            "start_ts_ns": waits[:, WT.START_TS],
-            "end_ts_ns": pa.array(waits[:, WT.END_TS], mask=(waits[:, WT.SEEN] == 0) | (waits[:, WT.END_TS] == NONE)),
-            "duration_ns": difference(until, pa.array(waits[:, WT.START_TS])),
-            "side": "client",
-            "evidence": pa.array(["possible", "proven"]).take(pa.array(waits[:, WT.PROVEN])),
-        }
-        return conform("flow_control", columns, count)

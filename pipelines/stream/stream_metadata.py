@@ -43,12 +43,13 @@ class StreamMetadata(Remembers):
 
 def _rows(frame: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if frame["command"] == "metadata-update":
-        yield frame
+        yield frame | {"left_out": 0}
         return
     try:
         streams = json.loads(frame["streams"] or "[]")
     except (ValueError, RecursionError):
         return
-    for each in streams[:_MOST]:
-        if isinstance(each, dict):
-            yield frame | {"stream": each.get("stream"), "response_code": each.get("code")}
+    found = [each for each in streams if isinstance(each, dict)]
+    for number, each in enumerate(found[:_MOST], 1):
+        left_out = len(found) - _MOST if number == _MOST else 0
+        yield frame | {"stream": each.get("stream"), "response_code": each.get("code"), "left_out": left_out}

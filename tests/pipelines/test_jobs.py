@@ -76,6 +76,33 @@ def test_swapped_tables_are_refused() -> None:
     assert pipelines.transits(few).num_rows == 0, "columns that several tables have"
 
 
+def test_what_a_job_takes_is_in_its_help_and_in_its_errors() -> None:
+    needs = "confirms needs frames, messages, connections, and takes anomalies, stream_frames, captures, amqp010_frames"
+    with pytest.raises(ValueError, match=f"^{needs}$"):
+        pipelines.confirms()  # type: ignore[call-arg]
+    messages = ours(CAPTURES / "orders_aio_pika.pcap")["messages"]
+    with pytest.raises(TypeError, match=f"^{needs}: missing a required argument: 'frames'$"):
+        pipelines.confirms(messages=messages)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^deaths needs messages, and takes connections: .* 'rows'$"):
+        pipelines.deaths(messages, rows=messages)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="latency_summary needs one of confirms, settlements, "):
+        pipelines.latency_summary()
+    lines = inspect.getdoc(pipelines.transits).splitlines()  # type: ignore[union-attr]
+    assert lines[0].startswith("Return the table `transits`: ")
+    assert lines[1:5] == [
+        "", "Args:", "    messages: rows of the table `messages`.",
+        "    window_ns: how far before a delivery to look for its publish (ns).",
+    ]  # fmt: skip
+    assert "    frames: rows of the table `amqp091_frames`; None for none." in lines
+    undocumented = {
+        name
+        for name in {*jobs.__all__} - {"relation"}
+        for each in taken(getattr(pipelines, name))
+        if f"    {each}: " not in (inspect.getdoc(getattr(pipelines, name)) or "")
+    }
+    assert undocumented == set()
+
+
 def test_jobs_on_spark_give_the_same_rows(spark: Any) -> None:
     captures = [CAPTURES / "blocked.pcap", CAPTURES / "stream_js.pcap"]
     tables = {name: reader.read_all() for name, reader in amqpscope.read(captures).items()}

@@ -35,7 +35,7 @@ RECORDED = (
 )
 FUNCTIONS = {
     "count_star", "count", "lag", "sum", "min", "max", "min_by", "max_by", "lpad", "||", "coalesce", "nullif",
-    "greatest", "row_number", "+", "-", "*", "/", "%", "~~", "!~~",
+    "greatest", "row_number", "floor", "ln", "+", "-", "*", "/", "%", "~~", "!~~",
 }  # fmt: skip
 """What texts may call; `~~` is like. `min_by` and `max_by` only by what is unique within its group."""
 TYPES = ("bigint", "int", "double", "string", "boolean")

@@ -43,7 +43,9 @@ def place(vhost: str | None, /, **columns: Any) -> Connection:
 
 def called(connections: list[Connection], size: int = 100) -> list[dict[str, Any]]:
     tables = arrow(connections)
-    found: list[dict[str, Any]] = jobs.calls(tables["messages"], tables["connections"], tables["anomalies"]).to_pylist()
+    found: list[dict[str, Any]] = jobs.calls(
+        tables["messages"], tables["connections"], tables["anomalies"], tables["amqp091_frames"]
+    ).to_pylist()
     return sorted(found, key=lambda row: (row["request_ts_ns"], row["request_connection_id"]))
 
 
@@ -67,6 +69,29 @@ def test_it_may_come_on_another_connection() -> None:
     answer(other, "1")
     (row,) = called([caller, other])
     assert (row["request_connection_id"], row["answer_connection_id"]) == (caller.id, other.id)
+
+
+def test_no_direct_reply_comes_on_a_channel_that_is_closed() -> None:
+    c = Connection()
+    ask(c, "1", DIRECT)
+    ask(c, "2", "mine")
+    c.frame(True, channel=2, method="channel.close")
+    ask(c, "3", DIRECT)
+    at = c.frame(False, method="channel.close")
+    c.frame(True, method="channel.close-ok")
+    ends = {row["correlation_id"]: (row["ended_by"], row["end_ts_ns"]) for row in called([c])}
+    assert ends["1"] == ends["3"] == ("channel-close", at * TICK)
+    assert ends["2"][0] == "capture-end", "its answer may come on any"
+
+
+def test_an_answer_may_lie_in_a_gap_before_its_channel_is_closed() -> None:
+    c = Connection()
+    ask(c, "1", DIRECT)
+    c.lose(from_client=False)
+    ask(c, "2", DIRECT)
+    c.frame(True, method="channel.close")
+    c.lose(from_client=False)
+    assert {row["correlation_id"]: row["ended_by"] for row in called([c])} == {"1": "gap", "2": "channel-close"}
 
 
 def test_direct_replies_come_on_the_same_one() -> None:

@@ -224,3 +224,13 @@ def test_many_numbers():
         s.tell("create", number)
     rows = by_connection(walked(s.tables(), [Rpcs()], size=7)["rpcs"], "request_frame_no")[1]
     assert [row["response_frame_no"] for row in rows] == [599 - number for number in range(300)]
+
+
+def test_requests_name_their_stream():
+    c = Streams()
+    for number, (command, columns) in enumerate(
+        [("create", {"stream": "s"}), ("create-super-stream", {"super_stream": "u"}), ("query-offset", {})]
+    ):
+        c.ask(command, number, **columns)
+        c.tell(command, number)
+    assert [row["stream"] for row in c.rows()] == ["s", "u", None]

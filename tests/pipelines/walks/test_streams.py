@@ -14,12 +14,13 @@ import pytest
 from amqpscope.pipelines.model import store
 from amqpscope.pipelines.model.events import SOURCES
 from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.run.engine import batches
+from amqpscope.pipelines.run.engine import batches, walked
 from amqpscope.pipelines.stream import stored, stream_confirms
 from amqpscope.pipelines.stream.stream_confirms import StreamConfirms
 from amqpscope.pipelines.stream.stream_credit import StreamCredit
 from amqpscope.pipelines.stream.stream_deliveries import OFFSETS, PARTIAL, StreamOffsets
 from amqpscope.pipelines.stream.stream_lag import StreamLag, lagging, sort
+from amqpscope.pipelines.stream.stream_metadata import StreamMetadata
 from tests.pipelines.walks.talks import (
     CAPTURES,
     RECORDED,
@@ -703,6 +704,15 @@ def test_a_chunk_that_was_written_before_the_credit_came_waited_for_it(ahead_ms,
     same_in_every_manner(tables_of(talk), StreamCredit)
 
 
+def test_a_wait_across_a_clock_that_steps_back_has_no_length():
+    talk = Talk(1)
+    talk.ask("subscribe", 1, subscription_id=3, stream="s", credit=1)
+    talk.frame(False, "deliver", subscription_id=3)
+    talk.frame(True, "credit", subscription_id=3, credit=1, ts_ns=1000)
+    (row,) = credit(tables_of(talk))[1]
+    assert (row["start_ts_ns"], row["end_ts_ns"], row["duration_ns"]) == (2000, 1000, None)
+
+
 def test_waits_end_with_the_connection_the_subscription_or_in_a_gap():
     def begun(number: int, **columns: Any) -> Talk:
         talk = Talk(number, **columns)
@@ -1030,3 +1040,18 @@ def test_a_recorded_consumer_behind_its_stream():
     assert [(row["publish_seq"], row["outcome"], row["deduplicated"]) for row in again] == [
         (1, "ack", False), (1, "ack", True), (2, "ack", False),
     ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- metadata
+
+
+def test_streams_that_have_no_row_are_counted():
+    talk = Talk(1)
+    for count in (2, 1000, 1234):
+        streams = json.dumps([{"stream": f"s{number}", "code": 1} for number in range(count)])
+        talk.frame(False, "metadata", is_response=True, correlation_id=count, streams=streams)
+    talk.frame(False, "metadata-update", stream="s0", response_code=6)
+    rows = walked(tables_of(talk), [StreamMetadata()])["stream_metadata"].to_pylist()
+    assert Counter(row["frame_no"] for row in rows) == {0: 2, 1: 1000, 2: 1000, 3: 1}
+    assert [(row["frame_no"], row["stream"], row["left_out"]) for row in rows if row["left_out"]] == [(2, "s999", 234)]
+    assert {row["left_out"] for row in rows} == {0, 234}
