@@ -130,8 +130,23 @@ class Engine:
         self.take(self.runner.add(prepared))
 
     def step(self) -> None:
-        """Walk over connections if many rows wait, see `Runner.step`."""
-        self.take(self.runner.step())
+        """Walk over connections if many rows wait, see `Runner.step`; emit the latencies of those that ended."""
+        if self.runner.is_full:
+            self.take(self.runner.step())
+            for name, rows in self.latencies.by_connection(self._unfinished()):
+                self._found(name, rows)
+
+    @property
+    def going_on(self) -> list[int]:
+        """The connections of which walks go on."""
+        return self.runner.going_on
+
+    def _unfinished(self) -> pa.Array:
+        """Return the connections of which there may be more rows."""
+        shared = {over.of for over in self.over_keys if over.shares}
+        waiting = [parts for name, parts in self.partial.items() if name in shared] + list(self._undecided.values())
+        chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
+        return pa.chunked_array([*chunks, pa.array(self.going_on, pa.int64())], pa.int64()).unique()
 
     def take(self, found: Iterable[Rows]) -> None:
         """Take rows that walks yielded: emit those that are final."""

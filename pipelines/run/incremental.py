@@ -144,13 +144,6 @@ class Continuing(Engine):
         renewed.add(self.latencies.rows())
         return {name: renewed.table(name) for name in RENEWED}
 
-    def _unfinished(self) -> pa.Array:
-        """Return the connections of which there may be more rows."""
-        shared = {over.of for over in self.over_keys if over.shares}
-        waiting = [parts for name, parts in self.partial.items() if name in shared] + list(self._undecided.values())
-        chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
-        return pa.chunked_array([*chunks, pa.array(self.going_on, pa.int64())], pa.int64()).unique()
-
     def _pass(self, over: OverKeys, rows: pa.Table) -> None:
         """Walk over all rows of some keys."""
         for found in self._over_keys(over, [[rows]]):
