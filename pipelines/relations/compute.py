@@ -137,7 +137,7 @@ class Plan(NamedTuple):
         run = needed(asked | read)
         read = read.union(*(tables_of(texts()[name]) for name in run))
         if (asked | read) & {*MADE}:
-            read = read.union(*(tables_of(each) for each in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES)))
+            read = read.union(*(tables_of(each) for each in (ENDPOINTS, SETUP, KEYS, QUEUES)))
         return cls(asked, run, read)
 
     @property
@@ -207,16 +207,22 @@ def declared(name: str, rows: pa.Table) -> pa.Table:
 
 
 def _made(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
-    return python_tables(
-        *(connection.sql(each).to_arrow_table() for each in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
-    )
+    """Return the tables that Python makes; of operations some are in memory at a time."""
+    endpoints, keys, queues = (connection.sql(each).to_arrow_table() for each in (ENDPOINTS, KEYS, QUEUES))
+    return python_tables(endpoints, connection.sql(SETUP).to_arrow_reader(AT_A_TIME >> 3), keys, queues)
 
 
-ENDPOINTS = "select connection_id, server, vhost, first_ts_ns, last_ts_ns from endpoints where server is not null"
-SETUP = "select * from operations where channel > 0 and (method like 'queue.%' or method like 'exchange.%')"
-REQUESTS = """
-    select connection_id, request, request_frame_no, response_ts_ns, outcome, queue
-    from rpcs where request like 'queue.%' or request like 'exchange.%'"""
+ENDPOINTS = "select first_ts_ns, last_ts_ns from endpoints where server is not null"
+SETUP = """
+    select n.server, coalesce(n.vhost, '') as vhost, coalesce(r.response_ts_ns, o.ts_ns) as at_ns,
+        o.method, o.exchange, o.exchange_type, o.to_exchange, o.source_exchange,
+        case when r.queue <> '' then r.queue else o.queue end as queue, o.routing_key, o.arguments, o.packet
+    from operations o
+    join endpoints n on o.connection_id = n.connection_id
+    left join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no and o.method = r.request
+    where n.server is not null and o.channel > 0 and (o.method like 'queue.%' or o.method like 'exchange.%')
+        and not coalesce(o.passive, false) and coalesce(r.outcome, '') <> 'error'
+    order by at_ns nulls first, o.connection_id nulls first, o.frame_no nulls first"""
 KEYS = """
     select n.server, coalesce(n.vhost, '') as vhost, p.exchange, p.routing_key
     from published p join endpoints n on p.connection_id = n.connection_id
@@ -236,18 +242,17 @@ QUEUES = """
 
 
 def python_tables(
-    endpoints: pa.Table, setup: pa.Table, requests: pa.Table, keys: pa.Table, queues: pa.Table
+    endpoints: pa.Table, setup: Iterable[pa.RecordBatch], keys: pa.Table, queues: pa.Table
 ) -> dict[str, pa.Table]:
     """Return the tables that Python makes (`MADE`).
 
     Args:
         endpoints: what ENDPOINTS selects; the others likewise.
         setup: SETUP.
-        requests: REQUESTS.
         keys: KEYS.
         queues: QUEUES.
     """
-    found = routes.bindings(setup, requests, endpoints)
+    found = routes.bindings(setup)
     routed = routes.routed_table(found, _tuples(keys), _tuples(queues))
     return {"routes": routes.routes_table(found), "routed": routed, "clock": clock(endpoints)}
 

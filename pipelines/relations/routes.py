@@ -8,12 +8,11 @@ expressions, and only so many times.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.walk import conform, schema
 
@@ -33,6 +32,8 @@ Place = tuple[str, str]
 """Broker and virtual host."""
 Interval = tuple[int, int]
 """From and to, ns since the epoch; the end is not part of it."""
+Key = tuple[str, str, str | None, str, bool]
+"""Exchange, routing key, arguments, and what is bound: its name, and whether it is a queue."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +62,23 @@ class Bindings:
     def __init__(self) -> None:
         self.types: dict[str, str] = dict(BUILT_IN)
         self.bindings: list[Binding] = []
-        self.declared: dict[str, list[int]] = defaultdict(list)
-        """Times of declarations of queues."""
-        self.deleted: dict[str, list[int]] = defaultdict(list)
-        self._open: dict[tuple[str, str, str | None, str, bool], tuple[int, int | None]] = {}
+        self.declared: set[str] = set()
+        """Names of queues."""
+        self._open: dict[Key, tuple[int, int | None]] = {}
+        self._of: dict[tuple[bool, str], dict[Key, None]] = defaultdict(dict)
+        """Those that a queue (True) or an exchange ends when it is deleted."""
 
     def note(self, row: Mapping[str, Any]) -> None:
         """Note an operation that succeeded; they come in the order of their times.
 
         Args:
-            row: columns of `operations`, with `queue` resolved, and `at`: when it took effect (ns).
+            row: columns of `operations`, with `queue` resolved, and `at_ns`: when it took effect.
         """
-        method, at = row["method"], row["at"]
+        method, at = row["method"], row["at_ns"]
         if method == "exchange.declare" and row["exchange_type"]:
             self.types[row["exchange"]] = row["exchange_type"]
         elif method == "queue.declare":
-            self.declared[row["queue"]].append(at)
+            self.declared.add(row["queue"])
         elif method in ("queue.bind", "exchange.bind", "queue.unbind", "exchange.unbind"):
             is_queue = method.startswith("queue")
             to = row["queue"] if is_queue else row["to_exchange"]
@@ -86,14 +88,10 @@ class Bindings:
                 self._end(key, at)
             else:
                 self._open.setdefault(key, (at, row["packet"]))
+                self._of[is_queue, key[3]][key] = self._of[False, key[0]][key] = None
         elif method in ("queue.delete", "exchange.delete"):
             is_queue = method == "queue.delete"
-            name = row["queue"] if is_queue else row["exchange"]
-            if is_queue:
-                self.deleted[name].append(at)
-            for key in [
-                k for k in self._open if (k[3] == name and k[4] == is_queue) or (not is_queue and k[0] == name)
-            ]:
+            for key in self._of.pop((is_queue, row["queue"] if is_queue else row["exchange"]), ()):
                 self._end(key, at)
 
     def finish(self) -> None:
@@ -102,7 +100,7 @@ class Bindings:
             self._end(key, NEVER)
         self.bindings.sort(key=lambda each: (each.since_ns, each.exchange, each.key, each.to))
 
-    def _end(self, key: tuple[str, str, str | None, str, bool], at: int) -> None:
+    def _end(self, key: Key, at: int) -> None:
         begun = self._open.pop(key, None)
         if begun is not None:
             exchange, routing_key, arguments, to, is_queue = key
@@ -190,46 +188,20 @@ def merged(intervals: Sequence[Interval]) -> list[Interval]:
     return made
 
 
-def bindings(operations: pa.Table, rpcs: pa.Table, endpoints: pa.Table) -> dict[Place, Bindings]:
+def bindings(operations: Iterable[pa.RecordBatch]) -> dict[Place, Bindings]:
     """Return the bindings that a capture shows, by broker and virtual host.
 
     Args:
-        operations: the table.
-        rpcs: the table, which says what succeeded and when.
-        endpoints: the table.
+        operations: those that took effect, in the order in which they did (see `Bindings.note`), with `server` and
+            `vhost`.
     """
-    places = {
-        row["connection_id"]: (row["server"], row["vhost"] or "")
-        for row in endpoints.select(["connection_id", "server", "vhost"]).to_pylist()
-    }
-    asked = ("queue.declare", "queue.bind", "queue.unbind", "queue.delete", "exchange.declare", "exchange.bind",
-             "exchange.unbind", "exchange.delete")  # fmt: skip
-    answers = {
-        (row["connection_id"], row["request_frame_no"]): row
-        for row in _only(
-            rpcs, "request", asked, ["connection_id", "request_frame_no", "outcome", "response_ts_ns", "queue"]
-        )
-    }
-    columns = ["connection_id", "frame_no", "ts_ns", "packet", "method", "exchange", "exchange_type", "to_exchange",
-               "source_exchange", "queue", "routing_key", "arguments", "passive"]  # fmt: skip
-    rows = []
-    for row in _only(operations, "method", asked, columns):
-        answer = answers.get((row["connection_id"], row["frame_no"]))
-        if row["passive"] or row["connection_id"] not in places or (answer and answer["outcome"] == "error"):
-            continue
-        row["at"] = answer["response_ts_ns"] if answer and answer["response_ts_ns"] is not None else row["ts_ns"]
-        row["queue"] = answer["queue"] if answer and answer["queue"] else row["queue"]
-        rows.append(row)
     found: dict[Place, Bindings] = defaultdict(Bindings)
-    for row in sorted(rows, key=lambda each: (each["at"], each["connection_id"], each["frame_no"])):
-        found[places[row["connection_id"]]].note(row)
+    for batch in operations:
+        for row in batch.to_pylist():
+            found[row["server"], row["vhost"]].note(row)
     for each in found.values():
         each.finish()
     return dict(found)
-
-
-def _only(rows: pa.Table, column: str, values: Sequence[str], columns: list[str]) -> Iterator[dict[str, Any]]:
-    yield from rows.filter(pc.is_in(rows[column], value_set=pa.array(values))).select(columns).to_pylist()
 
 
 def routes_table(found: Mapping[Place, Bindings]) -> pa.Table:

@@ -17,7 +17,7 @@ from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.model.walk import schema as declared
 from amqpscope.pipelines.relations import compute, database
-from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, REQUESTS, SETUP, python_tables
+from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, read_by_rules, tables_of, texts
 from amqpscope.pipelines.spark.reader import read_table
@@ -51,8 +51,8 @@ def relations(
     kept: list[DataFrame] = []
     try:
         if (asked | read) & {*MADE}:
-            found = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, REQUESTS, KEYS, QUEUES))
-            for name, table in python_tables(*found).items():
+            ends, setup, *others = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, KEYS, QUEUES))
+            for name, table in python_tables(ends, setup.to_batches(), *others).items():
                 known[name], small[name] = of_arrow(spark, table), table
                 if name in asked:
                     yield name, known[name]

@@ -374,3 +374,20 @@ def test_relations_on_spark_without_rows_to_begin_with_are_empty(spark: Any) -> 
     wanted = [name for name in texts() if begins_with(name)]
     made = dict(relations.relations(spark, {}, wanted))
     assert [made[name].count() for name in wanted] == [0] * len(wanted)
+
+
+def test_a_hundred_thousand_queues_that_are_bound_and_deleted_take_one_step_each():
+    """A deletion looks at its own bindings only."""
+    count = 100_000
+    names = [f"q{n}" for n in range(count)]
+    none, times = pa.nulls(count, pa.string()), pa.array(range(count), pa.int64())
+    columns = dict.fromkeys(("exchange_type", "to_exchange", "source_exchange", "routing_key", "arguments"), none)
+    columns |= dict.fromkeys(("server", "vhost", "exchange"), pa.array(["a"] * count))
+    bound = pa.record_batch(
+        columns | {"method": ["queue.bind"] * count, "queue": names, "at_ns": times, "packet": times}
+    )
+    deleted = bound.set_column(
+        bound.schema.get_field_index("method"), "method", pa.array(["queue.delete"] * count)
+    ).set_column(bound.schema.get_field_index("at_ns"), "at_ns", pa.array(range(count, 2 * count), pa.int64()))
+    (found,) = routes.bindings([bound, deleted]).values()
+    assert [(each.since_ns, each.until_ns) for each in found.bindings] == [(n, n + count) for n in range(count)]
