@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +9,8 @@ from typing import Any
 from amqpscope.dashboards import findings as rules
 from amqpscope.dashboards import first_screen, relations, units
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.unfinished import unfinished
 from amqpscope.dissector.capture.commenting import Copied, copy
-from amqpscope.errors import Error, reason
 from amqpscope.pipelines.relations import compute
 
 Row = dict[str, Any]
@@ -65,17 +62,8 @@ def write(tables: Tables, capture: Path, name: str, out: Path) -> Copied:
         CaptureError: the capture cannot be read.
     """
     assert tables.analyzed is not None
-    unfinished = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        with unfinished.open("wb") as file:
-            copied = copy(str(capture), name, file, comments(tables, name), summary(tables))
-        os.replace(unfinished, out)  # noqa: PTH105 - the same, and says what it does
-    except OSError as error:
-        raise Error(f"{out}: cannot write: {reason(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-    return copied
+    with unfinished(out) as other, other.open("wb") as file:
+        return copy(str(capture), name, file, comments(tables, name), summary(tables))
 
 
 def summary(tables: Tables) -> str:
@@ -228,9 +216,7 @@ def write_profile(folder: Path) -> None:
     Raises:
         Error: it cannot be written, or something else is there.
     """
-    try:
-        folder.mkdir(parents=True)
-        (folder / "colorfilters").write_text(COLOURS, encoding="utf-8")
-        (folder / "preferences").write_text(PREFERENCES, encoding="utf-8")
-    except OSError as error:
-        raise Error(f"{folder}: cannot write: {reason(error)}") from error
+    with unfinished(folder) as made:
+        made.mkdir(parents=True)
+        (made / "colorfilters").write_text(COLOURS, encoding="utf-8")
+        (made / "preferences").write_text(PREFERENCES, encoding="utf-8")

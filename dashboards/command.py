@@ -191,7 +191,7 @@ class Summary:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments."""
-        from amqpscope.dissector.cli import arguments, following  # noqa: PLC0415
+        from amqpscope.dissector.cli import arguments, following, options  # noqa: PLC0415
 
         what = "captures, as for `dissect`; or a folder written by `dissect` or `analyze`"
         arguments.add_common(parser, what=("CAPTURE|DIR|STATS", what))
@@ -202,11 +202,12 @@ class Summary:
             "--rules", metavar="FILE", type=Path, help="further rules for findings, a TOML file like spec/findings.toml"
         )
         parser.add_argument("--states", action="store_true", help="list all rules with their state")
-        parser.add_argument(
+        fail_on = parser.add_argument(
             "--fail-on", metavar="CODE|SEVERITY", action="append", default=[], type=_code_or_severity,
             help="exit with status 1 on findings of this code, or of this severity (error, warning, note) or worse; "
             "with --follow, on those of the last screen",
         )  # fmt: skip
+        options.suggest(fail_on, _codes_and_severities)
         following.add_arguments(parser, goes_on=False)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -322,10 +323,14 @@ class Messages:
         return status
 
 
-def _code_or_severity(text: str) -> str:
+def _codes_and_severities() -> list[str]:
     from amqpscope.spec import findings  # noqa: PLC0415
 
-    known = {*findings.SEVERITIES, *(rule.code for rule in findings.load())}
+    return [*findings.SEVERITIES, *sorted(rule.code for rule in findings.load())]
+
+
+def _code_or_severity(text: str) -> str:
+    known = _codes_and_severities()
     if text not in known:
         near = difflib.get_close_matches(text, known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -79,13 +79,14 @@ const FORMS = {
   text: String, instant,
   count: (number) => number.toLocaleString("en-US"),
   packets: (numbers) => numbers.map((number) => number ?? "?").join(" \u2026 "),
-  filter: ([port, ...packets]) => (packets.length > 1
-    ? `tcp.port == ${port} && frame.number in {${packets.join(", ")}}`
-    : `tcp.port == ${port} && frame.number == ${packets[0]}`),
+  filter: (port, ends) => {
+    const packets = [...new Set(ends)].sort((one, other) => one - other);
+    return `tcp.port == ${port} && frame.number ${packets[1] ? `in {${packets.join(", ")}}` : `== ${packets[0]}`}`;
+  },
 };
 
-function written(value, form) {
-  return typeof value === "string" ? value : value === null ? NONE : FORMS[form](value);
+function written(value, form, packets) {
+  return typeof value === "string" ? value : value === null ? NONE : FORMS[form](value, packets);
 }
 
 function cellOf([text, kind, range]) {
@@ -133,15 +134,16 @@ class Rows {
     const more = this.table.parentElement.querySelector("script");
     if (!more || !this.heads) return;
     const { kinds, forms, columns } = await unpacked(more);
-    const cellAt = (cell, column) => {
-      if (forms) return [written(cell, forms[column]), kinds[column]];
+    const packets = columns[forms?.indexOf("packets")] ?? [];
+    const cellAt = (cell, column, row) => {
+      if (forms) return [written(cell, forms[column], packets[row]), kinds[column]];
       if (!Array.isArray(cell)) return [cell, kinds[column]];
       if (typeof cell[0] !== "number") return cell;
       const [port, first, last] = cell;
       return [`tcp.port == ${port} && frame.number in {${first}, ${last}}`, "filter"];
     };
     for (let row = 0; row < (columns[0] ?? []).length; row += 1) {
-      this.rows.push(columns.map((cells, column) => cellAt(cells[row], column)));
+      this.rows.push(columns.map((cells, column) => cellAt(cells[row], column, row)));
     }
     if (!this.search) this.addControls();
     this.filter();

@@ -6,13 +6,10 @@ even a mistake in escaping would load and run nothing.
 """
 
 import base64
-import contextlib
 import hashlib
 import html
 import json
-import os
 import re
-import secrets
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,8 +42,9 @@ from amqpscope.dashboards.lanes import Lane, Overview
 from amqpscope.dashboards.overview import First
 from amqpscope.dashboards.section import Cell, Column, Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.unfinished import unfinished
 from amqpscope.dissector.tables import origin
-from amqpscope.errors import Error, MissingError, reason
+from amqpscope.errors import Error, MissingError
 
 
 class PageError(Error):
@@ -298,7 +296,7 @@ def write(
     refresh_s: int = 0,
     is_ours: bool = False,
 ) -> None:
-    """Write the page; where a file may take its place, under another name until it is whole.
+    """Write the page.
 
     Args:
         tables: what it shows.
@@ -315,20 +313,8 @@ def write(
     if not is_ours:
         check(path, about(tables) if captures is None else captures)
     text = render(tables, refresh_s)
-    is_special = path.exists() and not path.is_file()  # a device or a pipe, such as /dev/stdout
-    target = path if is_special else path.resolve()  # a link stays one
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        if is_special:
-            target.write_text(text, encoding="utf-8")
-            return
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)  # noqa: PTH105 - the same, and says what it does
-    except OSError as error:
-        raise Error(f"{path}: cannot write: {reason(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with unfinished(path) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def _colours() -> str:

@@ -14,14 +14,20 @@ from amqpscope.dashboards import heatmap, lanes, percentiles, sizes, staircase, 
 from amqpscope.dashboards.chart import Boxes, Chart, Dots, Line, Mark, Panel, Scale
 from amqpscope.dashboards.section import Figure as Drawn
 from amqpscope.dashboards.tables import Tables
-from amqpscope.errors import Error, reason
+from amqpscope.dashboards.unfinished import unfinished
+from amqpscope.errors import Error
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
 WIDTH_IN, PIXELS_PER_INCH = 9.6, 96
-FORMATS = ("png", "svg", "pdf")
+MAKER = "amqpscope plot"
+FORMATS: dict[str, dict[str, str | None]] = {
+    "png": {"Software": MAKER}, "svg": {"Creator": MAKER, "Date": None}, "pdf": {"Creator": MAKER},
+}  # fmt: skip
+"""What pictures of a format note: what made them, and no date."""
+_LARGEST = 1 << 24
 _GLYPHS = {"x": "x", "^": "^", "D": "D"}
 
 
@@ -38,7 +44,7 @@ def check(name: str, path: Path) -> None:
     """Check that a picture can be made and its format is known, before anything is read for it.
 
     Raises:
-        PlotError: no picture has that name; or the name of the file says nothing of its format.
+        PlotError: no picture has that name; or the name of the file says nothing of its format, or it is none of ours.
     """
     if name not in _MAKERS:
         near = difflib.get_close_matches(name, _MAKERS, 1)
@@ -46,6 +52,11 @@ def check(name: str, path: Path) -> None:
         raise PlotError(f"no picture is called {name!r}; {hint}")
     if path.suffix.removeprefix(".").lower() not in FORMATS:
         raise PlotError(f"{path}: its format is not known; end its name with .{', .'.join(FORMATS)}")
+    if path.is_file():
+        with path.open("rb") as file:
+            found = file.read(_LARGEST)
+        if found and MAKER.encode() not in found:
+            raise PlotError(f"{path} is a file that is no picture of amqpscope; name another file, or remove it")
 
 
 def figure(name: str, tables: Tables) -> Figure:
@@ -75,10 +86,8 @@ def save(name: str, tables: Tables, path: Path) -> None:
     check(name, path)
     kind = path.suffix.removeprefix(".").lower()
     made = figure(name, tables)
-    try:
-        made.savefig(path, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    except OSError as error:
-        raise Error(f"{path}: cannot write: {reason(error)}") from error
+    with unfinished(path) as file:
+        made.savefig(file, format=kind, dpi=DPI, metadata=FORMATS[kind])
 
 
 def draw(drawn: Drawn) -> Figure:

@@ -35,7 +35,7 @@ class Column:
     Attributes:
         kind: See `Cell`.
         form: `text`, `count`, `instant` (of microseconds since the epoch), `packets` (their
-            numbers) or `filter` (port and packets).
+            numbers) or `filter` (the port; the packets are those of their column).
         values: A value or list each; or the text itself, where the script could not make it.
     """
 

@@ -183,11 +183,11 @@ def _microseconds(ns: int | None) -> int | str | None:
 
 
 def _filter(row: dict[str, Any], port: int | None) -> Any:
-    """Return port and packets, where both are in one file; else the filters as text."""
+    """Return the port, where both packets are in one file, and in their column; else the filters as text."""
     packets = {row[f"{end}_packet"] for end in _ends(row)}
     if port is None or None in packets or (len(packets) > 1 and row["begin_capture"] != row["end_capture"]):
         return "\n".join(filters.of_ends(row, port))
-    return [port, *sorted(packets)]
+    return port
 
 
 def _texts(texts: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import functools
 import gc
 import glob
 import io
+import itertools
 import os
 import sys
 import textwrap
@@ -148,14 +149,22 @@ def _run(argv: Sequence[str] | None) -> int:
     if not words:
         whole.print_help()
         return 0
+    own = options.below(whole).get(words[0], whole)
+    _refuse_unknown(own, words)
     arguments, left = whole.parse_known_args(words)
     if left:  # argparse would name the program, not the command
-        own = options.below(whole)[arguments.command]
-        names = [name for action in options.shown(own) for name in action.option_strings if name.startswith("--")]
-        unknown = next((word.partition("=")[0] for word in left if word.startswith("--")), "")
-        own.error(f"unrecognized arguments: {' '.join(left)}{near(unknown, names) if unknown else ''}")
+        own.error(f"unrecognized arguments: {' '.join(left)}")
     layout.set_color(arguments.color)
     return known[arguments.command].run(arguments)
+
+
+def _refuse_unknown(own: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End at an option that no parser has; argparse would first ask for what is missing because of it."""
+    names = [name for action in own._actions for name in action.option_strings]
+    for word in itertools.takewhile(lambda word: word != "--", words):
+        name = word.partition("=")[0]
+        if word.startswith("--") and not any(each.startswith(name) for each in names):
+            own.error(f"unrecognized arguments: {word}{near(name, (each for each in names if each[:2] == '--'))}")
 
 
 def _may_be_capture(word: str) -> bool:

@@ -6,11 +6,20 @@ with spans as (
     select connection_id, 1, first_ts_ns, last_ts_ns from endpoints
     where unreadable is not null or protocol = 'unknown' or protocol is null
     union all
-    select connection_id, 1, publish_ts_ns, end_ts_ns from confirms where ended_by = 'gap' or ended_by = 'evicted'
+    -- one side owes the other an answer; nobody can tell whether it came where bytes are missing
+    select connection_id, case when ended_by = 'gap' or ended_by = 'evicted' then 1 else 3 end, publish_ts_ns,
+        coalesce(confirm_ts_ns, end_ts_ns)
+    from confirms
     union all
-    select connection_id, 1, request_ts_ns, end_ts_ns from rpcs where ended_by = 'gap' or ended_by = 'evicted'
+    select connection_id,
+        case when ended_by = 'gap' or ended_by = 'evicted' then 1 when from_client then 3 else 4 end,
+        request_ts_ns, coalesce(response_ts_ns, end_ts_ns)
+    from rpcs
     union all
-    select connection_id, 1, deliver_ts_ns, end_ts_ns from settlements where ended_by = 'gap' or ended_by = 'evicted'
+    select connection_id, case when ended_by = 'gap' or ended_by = 'evicted' then 1 else 4 end, deliver_ts_ns,
+        coalesce(settle_ts_ns, end_ts_ns)
+    from settlements
+    where ended_by = 'gap' or ended_by = 'evicted' or (outcome <> 'auto' and outcome <> 'unknown')
     union all
     -- the way: what is asked is not there, or its answer not here, before a round trip is over
     select a.connection_id, 2, a.begin_ts_ns,
@@ -37,74 +46,44 @@ with spans as (
     -- bytes were not acknowledged: they were lost and sent again, or held until an acknowledgement came
     select connection_id, 2, start_ts_ns, end_ts_ns from tcp_delays where kind = 'retransmission' or kind = 'held-write'
     union all
-    -- the broker: it stops the client, or owes an answer
+    -- one side stops the other
     select connection_id, case when side = 'server' then 3 else 4 end, start_ts_ns,
         coalesce(end_ts_ns, start_ts_ns + duration_ns)
     from flow_control
-    union all
-    select connection_id, 3, publish_ts_ns, coalesce(confirm_ts_ns, end_ts_ns) from confirms
-    where confirm_ts_ns is not null or (ended_by <> 'gap' and ended_by <> 'evicted')
-    union all
-    select connection_id, case when from_client then 3 else 4 end, request_ts_ns, coalesce(response_ts_ns, end_ts_ns)
-    from rpcs where response_ts_ns is not null or (ended_by <> 'gap' and ended_by <> 'evicted')
-    union all
-    -- the client: deliveries are not settled
-    select connection_id, 4, deliver_ts_ns, coalesce(settle_ts_ns, end_ts_ns) from settlements
-    where outcome <> 'auto' and outcome <> 'unknown'
-        and (settle_ts_ns is not null or (ended_by <> 'gap' and ended_by <> 'evicted'))
 ),
 inside as (
     select s.connection_id, s.owner,
         case when s.begin_ts_ns > n.first_ts_ns then s.begin_ts_ns else n.first_ts_ns end as begin_ts_ns,
-        case when s.end_ts_ns < n.last_ts_ns then s.end_ts_ns else n.last_ts_ns end as end_ts_ns
+        max(case when s.end_ts_ns < n.last_ts_ns then s.end_ts_ns else n.last_ts_ns end) as end_ts_ns
     from spans s join endpoints n on s.connection_id = n.connection_id
     where s.begin_ts_ns < s.end_ts_ns and s.begin_ts_ns < n.last_ts_ns and s.end_ts_ns > n.first_ts_ns
+    group by s.connection_id, s.owner, case when s.begin_ts_ns > n.first_ts_ns then s.begin_ts_ns else n.first_ts_ns end
 ),
-steps as (
-    select connection_id, owner, begin_ts_ns as ts_ns, 1 as step from inside
-    union all
-    select connection_id, owner, end_ts_ns, -1 from inside
-    union all
-    select connection_id, 5, first_ts_ns, 0 from endpoints where first_ts_ns < last_ts_ns
-    union all
-    select connection_id, 5, last_ts_ns, 0 from endpoints where first_ts_ns < last_ts_ns
-),
-moments as (
-    select connection_id, ts_ns,
-        cast(sum(case when owner = 1 then step else 0 end) as bigint) as unknown,
-        cast(sum(case when owner = 2 then step else 0 end) as bigint) as network,
-        cast(sum(case when owner = 3 then step else 0 end) as bigint) as broker,
-        cast(sum(case when owner = 4 then step else 0 end) as bigint) as client
-    from steps group by connection_id, ts_ns
-),
-slices as (
-    -- from one moment to the next: what was open before this moment
-    select connection_id,
-        ts_ns - lag(ts_ns) over (partition by connection_id order by ts_ns nulls last) as took_ns,
-        cast(sum(unknown) over (partition by connection_id order by ts_ns nulls last
-            rows between unbounded preceding and current row) as bigint) - unknown as unknown,
-        cast(sum(network) over (partition by connection_id order by ts_ns nulls last
-            rows between unbounded preceding and current row) as bigint) - network as network,
-        cast(sum(broker) over (partition by connection_id order by ts_ns nulls last
-            rows between unbounded preceding and current row) as bigint) - broker as broker,
-        cast(sum(client) over (partition by connection_id order by ts_ns nulls last
-            rows between unbounded preceding and current row) as bigint) - client as client
-    from moments
-),
-owned as (
-    select connection_id, took_ns,
-        case when unknown > 0 then 1 when network > 0 then 2 when broker > 0 then 3 when client > 0 then 4 else 5 end
-            as owner
-    from slices where took_ns is not null
+reached as (
+    -- how far those before it reach: all, and those of the first owners
+    select connection_id, owner, begin_ts_ns, end_ts_ns,
+        max(case when owner = 1 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as first_ts_ns,
+        max(case when owner <= 2 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as second_ts_ns,
+        max(case when owner <= 3 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as third_ts_ns,
+        max(end_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as fourth_ts_ns
+    from inside
 ),
 sums as (
+    -- the time of the first owner, of the first two together, and so on: of each span what those before it leave
     select connection_id,
-        cast(sum(case when owner = 1 then took_ns else 0 end) as bigint) as unknown_ns,
-        cast(sum(case when owner = 2 then took_ns else 0 end) as bigint) as network_ns,
-        cast(sum(case when owner = 3 then took_ns else 0 end) as bigint) as broker_ns,
-        cast(sum(case when owner = 4 then took_ns else 0 end) as bigint) as client_ns,
-        cast(sum(case when owner = 5 then took_ns else 0 end) as bigint) as idle_ns
-    from owned group by connection_id
+        cast(sum(case when owner > 1 or first_ts_ns >= end_ts_ns then 0
+            when first_ts_ns > begin_ts_ns then end_ts_ns - first_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_1_ns,
+        cast(sum(case when owner > 2 or second_ts_ns >= end_ts_ns then 0
+            when second_ts_ns > begin_ts_ns then end_ts_ns - second_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_2_ns,
+        cast(sum(case when owner > 3 or third_ts_ns >= end_ts_ns then 0
+            when third_ts_ns > begin_ts_ns then end_ts_ns - third_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_3_ns,
+        cast(sum(case when fourth_ts_ns >= end_ts_ns then 0
+            when fourth_ts_ns > begin_ts_ns then end_ts_ns - fourth_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_4_ns
+    from reached group by connection_id
 ),
 stops as (
     select connection_id, cast(sum(duration_ns) as bigint) as blocked_ns
@@ -113,8 +92,9 @@ stops as (
 select n.connection_id, n.client, n.server, n.client_ip, n.client_port, n.server_ip, n.server_port,
     n.first_ts_ns, n.last_ts_ns,
     case when n.last_ts_ns > n.first_ts_ns then n.last_ts_ns - n.first_ts_ns else 0 end as wall_ns,
-    coalesce(s.unknown_ns, 0) as unknown_ns, coalesce(s.network_ns, 0) as network_ns,
-    coalesce(s.broker_ns, 0) as broker_ns, coalesce(s.client_ns, 0) as client_ns, coalesce(s.idle_ns, 0) as idle_ns,
+    coalesce(s.to_1_ns, 0) as unknown_ns, coalesce(s.to_2_ns - s.to_1_ns, 0) as network_ns,
+    coalesce(s.to_3_ns - s.to_2_ns, 0) as broker_ns, coalesce(s.to_4_ns - s.to_3_ns, 0) as client_ns,
+    case when n.last_ts_ns > n.first_ts_ns then n.last_ts_ns - n.first_ts_ns else 0 end - coalesce(s.to_4_ns, 0) as idle_ns,
     coalesce(b.blocked_ns, 0) as blocked_ns,
     coalesce(n.retransmitted_bytes, 0) as retransmitted_bytes,
     n.rtt_ns, n.client_rtt_ns,

@@ -90,7 +90,7 @@ def test_wireshark_finds_the_comments(told: Path) -> None:
             "frame.number",
             *more,
         ]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.splitlines()
 
     marked = shown('frame.comment contains "amqpscope"')
     assert len(marked) > 4000
@@ -104,7 +104,7 @@ def test_wireshark_finds_the_comments(told: Path) -> None:
 def test_the_script_shows_findings_in_the_unchanged_capture(told: Path) -> None:
     command = ["tshark", "-X", f"lua_script:{told / 'told.lua'}", "-r", str(DEMO), "-Y", "amqpscope.text"]
     done = subprocess.run([*command, "-T", "fields", "-e", "frame.number", "-e", "amqpscope.text"], capture_output=True,
-                          text=True, check=True)  # fmt: skip
+                          encoding="utf-8", check=True)  # fmt: skip
     assert any(line.startswith("4864\t") and "[pub-blocked]" in line for line in done.stdout.splitlines())
 
 
@@ -196,7 +196,7 @@ def shown(path: Path, *fields: str) -> list[list[str]]:
     """What Wireshark shows of each packet."""
     named = [word for field in fields for word in ("-e", field)]
     command = ["tshark", "-r", str(path), "-T", "fields", *named]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
     return [line.split("\t") for line in done.stdout.splitlines()]
 
 

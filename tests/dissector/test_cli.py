@@ -389,6 +389,8 @@ def test_alone_the_program_prints_its_help(shown: Any, capsys: pytest.CaptureFix
         (["dissct"], "did you mean dissect?"),
         (["frames", "x.pcap", "--conection", "1"], "did you mean --connection"),
         (["handshakes", "x.pcap", "--failon=handshake"], "did you mean --fail-on?"),
+        (["report", "--outptu", "x.html"], "did you mean --output?"),
+        (["--vresion"], "did you mean --version?"),
     ],
 )
 def test_near_misses_are_named(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,7 @@ COMPLETED = {
     "amqpscope frames --format js": ["json"],
     "amqpscope --completion z": ["zsh"],
     "amqpscope frames --method basic.pub": ["basic.publish"],
+    "amqpscope summary --fail-on cap-e": ["cap-encrypted"],
 }
 DIVIDED = {
     "handshakes --fail-on ending : er": ["error"],
