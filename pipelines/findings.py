@@ -66,6 +66,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
             reason = reason or "nothing of this kind in the capture"
         else:
             reason = None if rule.party == "capture" else blind or (lossy if rule.complete else None)
+            reason = reason or _unsure(select, rule)
             state = NOT_MEASURABLE if reason else CLEAR
         known = states.get(rule.code)
         if known is None or _RANK.index(state) < _RANK.index(known["state"]):
@@ -90,6 +91,14 @@ def _applies(select: Select, rule: Rule, empty: Collection[str], known: dict[str
         is_empty = not needed_by(rule.applies).isdisjoint(empty)
         known[rule.applies] = not is_empty and bool(_run(select, rule, f"{rule.applies} limit 1"))
     return known[rule.applies]
+
+
+def _unsure(select: Select, rule: Rule) -> str | None:
+    """Return why the silence of a rule proves nothing; None where it does."""
+    if not rule.unsure:
+        return None
+    rows = _run(select, rule, f"{rule.unsure} limit 1")
+    return str(rows[0]["reason"]) if rows else None
 
 
 def _blindness(select: Select) -> tuple[str | None, str | None]:

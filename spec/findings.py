@@ -42,6 +42,7 @@ class Rule:
         advice: what to do.
         applies: SQL that selects rows where the rule can say anything; empty: always.
         complete: whether its silence proves nothing where bytes are missing.
+        unsure: SQL that selects why (`reason`) its silence proves nothing else; empty: it proves something.
     """
 
     code: str
@@ -56,6 +57,7 @@ class Rule:
     having: str = ""
     applies: str = ""
     complete: bool = False
+    unsure: str = ""
 
     @property
     def sql(self) -> str:
@@ -145,5 +147,5 @@ def _rule(entry: Mapping[str, Any], name: str) -> Rule:
     return Rule(
         code, entry["severity"], entry["party"], entry["from"], entry["where"], texts["text"], texts.get("advice", ""),
         dict(values), None if group is None else tuple(group), entry.get("having", ""), entry.get("applies", ""),
-        bool(entry.get("complete", False)),
+        bool(entry.get("complete", False)), entry.get("unsure", ""),
     )  # fmt: skip

@@ -59,6 +59,18 @@ def test_what_was_published_in_another_virtual_host_does_not(begun: dict[str, pa
     assert "con-slow" in codes(begun | {"endpoints": one}), "the consumer's may be that"
 
 
+# ------------------------------------------------------------------------- confirms that cannot be told from refusals
+
+
+def test_where_nobody_knows_what_was_refused_nothing_is_fine(begun: dict[str, pa.Table]) -> None:
+    """The channel's numbers are not known, for it began before."""
+    states = {row["code"]: (row["state"], row["reason"]) for row in related(begun, "rules")}
+    unknown = ("not-measurable", "which publishes were confirmed, and which refused, is not known")
+    assert {states[code] for code in ("pub-nacked", "pub-late", "pub-unconfirmed")} == {unknown}
+    (row,) = [row for row in findings(begun) if row["code"] == "cap-begun"]
+    assert "; nor which of 244 publishes the broker confirmed, and which it refused" in row["text"]
+
+
 # ------------------------------------------------------------------------------------------- streams that are missing
 
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -258,3 +259,70 @@ def namesakes(stage: Ticket) -> None:
         bad.close()
         good.sleep(0.2)
         good.close()
+
+
+def _delete(stage: Ticket) -> None:
+    admin = stage.pika("admin")
+    admin.channel().queue_delete(stage.name)
+    admin.close()
+
+
+def _mailing(stage: Ticket, deleted_at: int | None) -> None:
+    """Publishes and consumes; the queue is deleted before a publish, or when both are done."""
+    with stage.sniff():
+        mailer, shop = stage.pika("mailer"), stage.pika("shop")
+        work, sales = mailer.channel(), shop.channel()
+        work.queue_declare(stage.name)
+        work.basic_consume(stage.name, lambda channel, method, *_: channel.basic_ack(method.delivery_tag))
+        sales.confirm_delivery()
+        for number in range(22):
+            if number == deleted_at:
+                _delete(stage)
+            with contextlib.suppress(pika.exceptions.UnroutableError):
+                sales.basic_publish("", stage.name, b"mail", mandatory=True)
+            mailer.process_data_events(0.02)
+        mailer.sleep(6)
+        mailer.close()
+        shop.close()
+        if deleted_at is None:
+            _delete(stage)
+
+
+@ticket
+def deleted_in_use(stage: Ticket) -> None:
+    """Somebody deletes a queue to which one client publishes, and from which another one consumes."""
+    _mailing(stage, 10)
+
+
+@ticket
+def deleted_after_use(stage: Ticket) -> None:
+    """Somebody deletes it when both have closed their connections."""
+    _mailing(stage, None)
+
+
+@ticket
+def unknown_method(stage: Ticket) -> None:
+    """A client sends a method that AMQP does not have, twice; the broker ends its connections without a close."""
+    with stage.sniff():
+        for number in range(2):
+            client = stage.login(f"tool-{number}")
+            client.queue_raw(struct.pack(">BHIHHB", 1, 1, 4, 60, 999, 0xCE))
+            client.flush()
+            time.sleep(0.5)
+            client.socket.close()
+
+
+@ticket
+def may_not_configure(stage: Ticket) -> None:
+    """A user may only read: its declarations and its publish are refused, and its connection stays."""
+    stage.broker.control("add_user", "viewer", "viewer")
+    stage.broker.control("set_permissions", "viewer", "^$", "^$", ".*")
+    with stage.sniff():
+        login = {"credentials": pika.PlainCredentials("viewer", "viewer")}
+        names = {"client_properties": {"connection_name": "report"}}
+        client = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", PORT, **login, **names))
+        for _ in range(3):
+            with contextlib.suppress(pika.exceptions.AMQPChannelError):
+                client.channel().queue_declare("report")
+            client.sleep(0.2)
+        client.close()

@@ -232,3 +232,33 @@ def stream_goes_on(stage: Ticket) -> None:
             await _closed(writer)
 
     _played(stage, play())
+
+
+@ticket
+def stream_offsets(stage: Ticket) -> None:
+    """A consumer asks for its offset, of which there is none, and stores it again and again; it keeps up."""
+    ready(stage)
+    asyncio.run(_made(stage.name))
+
+    async def play() -> None:
+        meter, dash = await _producer("meter"), await _consumer("dash")
+        count = 0
+
+        async def work(_: Any, context: Any) -> None:
+            nonlocal count
+            count += 1
+            if count % 20 == 0:
+                await dash.store_offset(stage.name, "dash", context.offset)
+
+        with contextlib.suppress(Exception):
+            await dash.query_offset(stage.name, "dash")
+        await dash.subscribe(stage.name, work)
+        reading = asyncio.ensure_future(dash.run())
+        for number in range(60):
+            await meter.send(stage.name, b"reading %d" % number)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        reading.cancel()
+        await _closed(dash, meter)
+
+    _played(stage, play())
