@@ -35,6 +35,8 @@ SMALL_FILES = 1 << 22
 FEW = 10_000
 """Rows in all below which planning takes longer than it saves: from 30,000 on, plans as texts stand are slower."""
 AS_THEY_STAND = ("set threads = 1", "pragma disable_optimizer")
+INTERRUPTED = "Query interrupted"
+"""What DuckDB raises, as a RuntimeError, instead of Ctrl-C while a query runs."""
 LATEST = 1 << 62
 """Times and durations beyond it, or below 0, come from broken clocks: they are null, and no difference overflows."""
 _TYPES = {
@@ -66,7 +68,12 @@ def connect(folder: Path | None = None, few: bool = False) -> Iterator[duckdb.Du
                 made.execute("set allowed_directories = [?]", [str(folder.absolute())])
             for each in (*(AS_THEY_STAND if few else ()), *SAFE):
                 made.execute(each)
-            yield made
+            try:
+                yield made
+            except RuntimeError as error:
+                if INTERRUPTED not in str(error):
+                    raise
+                raise KeyboardInterrupt from error
 
 
 def view(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import amqpscope
 from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.relations import compute, routes
+from amqpscope.pipelines.relations import compute, database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
 from tests.dissector.recordings import ours
 from tests.pipelines.analyzed import statistics
@@ -391,3 +391,11 @@ def test_a_hundred_thousand_queues_that_are_bound_and_deleted_take_one_step_each
     ).set_column(bound.schema.get_field_index("at_ns"), "at_ns", pa.array(range(count, 2 * count), pa.int64()))
     (found,) = routes.bindings([bound, deleted]).values()
     assert [(each.since_ns, each.until_ns) for each in found.bindings] == [(n, n + count) for n in range(count)]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Query interrupted"), RuntimeError("another"), ValueError("a value")])
+def test_a_query_that_is_interrupted_is_ctrl_c(error: Exception) -> None:
+    """DuckDB raises an error of its own instead, which would be a trace for people who stop the program."""
+    expected = KeyboardInterrupt if "interrupted" in str(error) else type(error)
+    with pytest.raises(expected), database.connect():
+        raise error
