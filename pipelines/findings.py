@@ -22,6 +22,8 @@ from amqpscope.spec.findings import OPTIONAL, PLACE, SEVERITIES, Rule, RuleError
 
 Select = Callable[[str], list[dict[str, Any]]]
 """Runs a select over statistics and relations, and returns its rows."""
+_Known = dict[str, "dict[str, Any] | None"]
+"""First rows of selects, by their texts."""
 
 FIRES, CLEAR, NOT_APPLICABLE, NOT_MEASURABLE = "fires", "clear", "not-applicable", "not-measurable"
 _RANK = (FIRES, NOT_MEASURABLE, CLEAR, NOT_APPLICABLE)
@@ -49,9 +51,9 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
     found: list[tuple[Any, dict[str, Any]]] = []
     states: dict[str, dict[str, Any]] = {}
     reason: str | None
-    can_apply: dict[str, bool] = {"": True}
+    first: _Known = {}
     for place, rule in enumerate(rules):
-        applies = _applies(select, rule, empty, can_apply)
+        applies = _applies(select, rule, empty, first)
         can_fire = (applies or not are_ours) and needed_by(rule.source).isdisjoint(empty)
         rows = [row for row in _run(select, rule, rule.sql) if row.get("count")] if can_fire else []
         if rows:
@@ -66,7 +68,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
             reason = reason or "nothing of this kind in the capture"
         else:
             reason = None if rule.party == "capture" else blind or (lossy if rule.complete else None)
-            reason = reason or _unsure(select, rule)
+            reason = reason or _unsure(select, rule, first)
             state = NOT_MEASURABLE if reason else CLEAR
         known = states.get(rule.code)
         if known is None or _RANK.index(state) < _RANK.index(known["state"]):
@@ -85,20 +87,24 @@ def needed_by(source: str) -> set[str]:
     return {*re.findall(r"(?:^|\bjoin\s)\s*([a-z_0-9]+)", first)}
 
 
-def _applies(select: Select, rule: Rule, empty: Collection[str], known: dict[str, bool]) -> bool:
-    """Return whether a rule can say anything; many rules ask the same."""
-    if rule.applies not in known:
-        is_empty = not needed_by(rule.applies).isdisjoint(empty)
-        known[rule.applies] = not is_empty and bool(_run(select, rule, f"{rule.applies} limit 1"))
-    return known[rule.applies]
+def _applies(select: Select, rule: Rule, empty: Collection[str], known: _Known) -> bool:
+    """Return whether a rule can say anything."""
+    if not rule.applies:
+        return True
+    return needed_by(rule.applies).isdisjoint(empty) and _first(select, rule, rule.applies, known) is not None
 
 
-def _unsure(select: Select, rule: Rule) -> str | None:
+def _unsure(select: Select, rule: Rule, known: _Known) -> str | None:
     """Return why the silence of a rule proves nothing; None where it does."""
-    if not rule.unsure:
-        return None
-    rows = _run(select, rule, f"{rule.unsure} limit 1")
-    return str(rows[0]["reason"]) if rows else None
+    row = _first(select, rule, rule.unsure, known) if rule.unsure else None
+    return None if row is None else str(row["reason"])
+
+
+def _first(select: Select, rule: Rule, text: str, known: _Known) -> dict[str, Any] | None:
+    """Return the first row that a text of a rule selects; many rules ask the same."""
+    if text not in known:
+        known[text] = next(iter(_run(select, rule, f"{text} limit 1")), None)
+    return known[text]
 
 
 def _blindness(select: Select) -> tuple[str | None, str | None]:

@@ -52,7 +52,7 @@ def begins_with(name: str) -> str | None:
 @cache
 def read_by_rules() -> set[str]:
     """Return the tables that our rules of findings read."""
-    return set().union(*(tables_of(f"{rule.sql} {rule.applies}") for rule in load()))
+    return set().union(*(tables_of(f"{rule.sql} {rule.applies} {rule.unsure}") for rule in load()))
 
 
 def needed(names: Iterable[str]) -> tuple[str, ...]:
