@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_running:
         _open_streams()
     gc.set_threshold(process.COLLECT_AT)
-    os.environ.setdefault(*process.KEEPING)
+    os.environ.setdefault(*process.ALLOCATOR)
     try:
         return _run(argv)
     except KeyboardInterrupt:
