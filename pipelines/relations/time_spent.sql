@@ -63,26 +63,26 @@ reached as (
     -- how far those before it reach: all, and those of the first owners
     select connection_id, owner, begin_ts_ns, end_ts_ns,
         max(case when owner = 1 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as first_ts_ns,
+            rows between unbounded preceding and 1 preceding) as until_1_ts_ns,
         max(case when owner <= 2 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as second_ts_ns,
+            rows between unbounded preceding and 1 preceding) as until_2_ts_ns,
         max(case when owner <= 3 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as third_ts_ns,
+            rows between unbounded preceding and 1 preceding) as until_3_ts_ns,
         max(end_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as fourth_ts_ns
+            rows between unbounded preceding and 1 preceding) as until_4_ts_ns
     from inside
 ),
 sums as (
     -- the time of the first owner, of the first two together, and so on: of each span what those before it leave
     select connection_id,
-        cast(sum(case when owner > 1 or first_ts_ns >= end_ts_ns then 0
-            when first_ts_ns > begin_ts_ns then end_ts_ns - first_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_1_ns,
-        cast(sum(case when owner > 2 or second_ts_ns >= end_ts_ns then 0
-            when second_ts_ns > begin_ts_ns then end_ts_ns - second_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_2_ns,
-        cast(sum(case when owner > 3 or third_ts_ns >= end_ts_ns then 0
-            when third_ts_ns > begin_ts_ns then end_ts_ns - third_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_3_ns,
-        cast(sum(case when fourth_ts_ns >= end_ts_ns then 0
-            when fourth_ts_ns > begin_ts_ns then end_ts_ns - fourth_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_4_ns
+        cast(sum(case when owner > 1 or until_1_ts_ns >= end_ts_ns then 0
+            when until_1_ts_ns > begin_ts_ns then end_ts_ns - until_1_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_1_ns,
+        cast(sum(case when owner > 2 or until_2_ts_ns >= end_ts_ns then 0
+            when until_2_ts_ns > begin_ts_ns then end_ts_ns - until_2_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_2_ns,
+        cast(sum(case when owner > 3 or until_3_ts_ns >= end_ts_ns then 0
+            when until_3_ts_ns > begin_ts_ns then end_ts_ns - until_3_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_3_ns,
+        cast(sum(case when until_4_ts_ns >= end_ts_ns then 0
+            when until_4_ts_ns > begin_ts_ns then end_ts_ns - until_4_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_4_ns
     from reached group by connection_id
 ),
 stops as (

@@ -105,12 +105,13 @@ def test_parts_of_a_super_stream_that_is_made_are_not_missing() -> None:
 # ------------------------------------------------------------------------------------------------------- what is cut
 
 
-def ended(*connections: tuple[float, float | None]) -> dict[str, pa.Table]:
-    """Connections of one server that it ended without a close: when, and after which silence (s)."""
+def ended(*connections: tuple[float, float | None], up: bool = True) -> dict[str, pa.Table]:
+    """Connections of one server that it ended without a close: when, and after which silence (s); the last one was up."""
     count = len(connections)
     columns: dict[str, list[Any]] = {
         "connection_id": list(range(count)), "server": ["b:5672"] * count, "client": ["c"] * count,
-        "closed_by": ["server-fin"] * count, "ending": ["server-gone"] * count, "severity": ["error"] * count,
+        "closed_by": ["server-fin"] * count, "severity": ["error"] * count,
+        "ending": ["server-gone"] * (count - 1) + ["server-gone" if up else None],
         "quiet_ns": [None if each is None else int(each * SECOND) for _, each in connections],
         "closed_ts_ns": [10**18 + int(at * SECOND) for at, _ in connections],
         "last_packet": list(range(count)), "first_ts_ns": [10**18] * count, "last_ts_ns": [10**18 + 10**13] * count,
@@ -118,8 +119,8 @@ def ended(*connections: tuple[float, float | None]) -> dict[str, pa.Table]:
     return {"endpoints": conform("endpoints", {name: pa.array(values) for name, values in columns.items()}, count)}
 
 
-def cut(*connections: tuple[float, float | None]) -> list[int]:
-    return sorted(row["connection_id"] for row in related(ended(*connections), "cuts"))
+def cut(*connections: tuple[float, float | None], up: bool = True) -> list[int]:
+    return sorted(row["connection_id"] for row in related(ended(*connections, up=up), "cuts"))
 
 
 def test_silences_are_the_same_within_a_twentieth() -> None:
@@ -130,17 +131,34 @@ def test_silences_are_the_same_within_a_twentieth() -> None:
 
 def test_connections_that_end_at_once_are_not_cut_for_their_silence() -> None:
     """The broker ends, and one of its connections was silent for as long as another one that was cut before."""
-    assert cut((0, 60), (500, 61), (500.2, 30), (500.9, None)) == []
-    assert cut((0, 60), (200, 60), (500, 61), (500.2, 30)) == [0, 1]
-    found = findings(ended((0, 60), (200, 60), (500, 61), (500.2, 30)))
-    assert sorted((row["code"], row["count"]) for row in found) == [("cnx-aborted", 2), ("cnx-middlebox", 2)]
+    ends = ((500, 61), (500.2, 30), (501.9, None))
+    assert cut((0, 60), *ends) == []
+    assert cut((0, 60), (200, 60), *ends) == [0, 1]
+    found = findings(ended((0, 60), (200, 60), *ends))
+    assert sorted((row["code"], row["count"]) for row in found) == [("cnx-aborted", 3), ("cnx-middlebox", 2)]
+
+
+@pytest.mark.parametrize("other", [(500.2, 30), (499.5, None), (501, 0)])
+def test_one_other_connection_that_ends_then_hides_no_cut(other: tuple[float, float | None]) -> None:
+    assert cut((0, 60), (500, 61), other) == [0, 1]
+
+
+def test_connections_that_did_not_come_up_hide_no_cut() -> None:
+    """Somebody looks whether the port is open."""
+    assert cut((0, 60), (500, 61), (500.2, 30), (500.3, None), up=False) == [0, 1]
+
+
+def test_any_silence_is_compared() -> None:
+    """Of none there is no logarithm, and of one of years twenty times as much is no int64."""
+    years = 40 * 365 * 86_400
+    assert cut((0, 0), (10, 0), (0, years), (1000, years + 1)) == [2, 3]
 
 
 # --------------------------------------------------------------------------------------------------------- exchanges
 
 
 def test_an_exchange_is_as_its_first_declaration_that_succeeded() -> None:
-    """Before it one was refused, behind it another one."""
+    """One was refused before it, and another one follows."""
     count, kinds, outcomes = 4, ["topic", "direct", "fanout", "direct"], ["error", None, "error", "ok"]
     columns: dict[str, Any] = {
         "connection_id": [1] * count, "frame_no": list(range(count)), "ts_ns": list(range(count)),
