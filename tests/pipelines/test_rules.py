@@ -106,7 +106,7 @@ def test_parts_of_a_super_stream_that_is_made_are_not_missing() -> None:
 
 
 def ended(*connections: tuple[float, float | None], up: bool = True) -> dict[str, pa.Table]:
-    """Connections of one server that it ended without a close: when, and after which silence (s); the last one was up."""
+    """Connections of one server that it ended without a close: when, after which silence (s); `up` is the last one."""
     count = len(connections)
     columns: dict[str, list[Any]] = {
         "connection_id": list(range(count)), "server": ["b:5672"] * count, "client": ["c"] * count,
