@@ -5,10 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database
+from amqpscope.pipelines.relations.texts import tables_of, texts
 from amqpscope.spec.findings import load
 from tests.pipelines.analyzed import findings, related, walked
 from tests.tickets import FOLDER as TICKETS
@@ -25,6 +28,22 @@ def changed(table: pa.Table, **columns: Any) -> pa.Table:
         at = table.column_names.index(name)
         table = table.set_column(at, table.schema.field(name), pa.array(values, table.schema.field(name).type))
     return table
+
+
+BROKER = {"connection_id": 1, "server": "b:5672", "client": "c", "protocol": "amqp-0-9-1", "last_ts_ns": 100 * SECOND}
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    names = {column for row in rows for column in row} & {*schema(name).names}
+    return conform(name, {each: pa.array([row.get(each) for row in rows]) for each in names}, len(rows))
+
+
+def only(name: str, **tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a relation whose text reads these rows."""
+    with database.connect() as connection:
+        for each in tables_of(texts()[name]):
+            database.keep(connection, each, table(each, tables.get(each, [])))
+        return database.rows(connection, texts()[name])
 
 
 def codes(tables: dict[str, pa.Table]) -> list[str]:
@@ -60,6 +79,39 @@ def test_what_was_published_in_another_virtual_host_does_not(begun: dict[str, pa
     assert "con-slow" not in codes(begun | {"endpoints": elsewhere})
     one = changed(begun["endpoints"], vhost=["other" if each == publisher else None for each in whose])
     assert "con-slow" in codes(begun | {"endpoints": one}), "the consumer's may be that"
+
+
+@given(st.data())
+def test_what_was_published_meanwhile_is_that_of_a_plain_loop(data: st.DataObject) -> None:
+    """Publishes in a second that began before the first delivery and ended after the last one do not occur here."""
+    times = st.integers(0, 12)
+    hosts = data.draw(st.lists(st.sampled_from([None, "a", "b"]), min_size=3, max_size=3))
+    ends = [BROKER | {"connection_id": number, "vhost": host} for number, host in enumerate(hosts)]
+    of = st.fixed_dictionaries({"connection_id": st.integers(0, 2), "routing_key": st.sampled_from("kl")})
+    sent = [
+        each | {"exchange": "e", "first_ts_ns": at, "last_ts_ns": at + data.draw(st.integers(0, 1)), "count": at}
+        for each in data.draw(st.lists(of, max_size=8)) for at in [data.draw(times)]
+    ]  # fmt: skip
+    tags = {"channel": 1, "channel_epoch": 1}
+    got = [
+        each | tags | {"exchange": "e", "consumer_tag": str(number), "deliver_ts_ns": at}
+        for number, each in enumerate(data.draw(st.lists(of, max_size=5)))
+        for since in [data.draw(times)] for at in (since, since + 1 + data.draw(times))
+    ]  # fmt: skip
+    found = only(
+        "begun", endpoints=ends, published=sent, settlements=got,
+        consumers=[row | {"deliveries": 20} for row in got[::2]],
+    )  # fmt: skip
+    expected = {}
+    for first, last in zip(got[::2], got[1::2], strict=True):
+        mine = hosts[first["connection_id"]]
+        expected[first["consumer_tag"]] = sum(
+            row["count"] for row in sent
+            if row["routing_key"] == first["routing_key"]
+            if mine is None or hosts[row["connection_id"]] in (mine, None)
+            if first["deliver_ts_ns"] <= row["first_ts_ns"] and row["last_ts_ns"] <= last["deliver_ts_ns"]
+        )  # fmt: skip
+    assert {row["consumer_tag"]: row["publishes"] for row in found} == expected
 
 
 # ------------------------------------------------------------------------- confirms that cannot be told from refusals
@@ -201,14 +253,6 @@ def asked(*operations: dict[str, Any]) -> dict[str, pa.Table]:
         "rpcs": table("rpcs", answers),
         "endpoints": table("endpoints", [BROKER]),
     }
-
-
-BROKER = {"connection_id": 1, "server": "b:5672", "client": "c", "protocol": "amqp-0-9-1", "last_ts_ns": 100 * SECOND}
-
-
-def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    names = {column for row in rows for column in row} & {*schema(name).names}
-    return conform(name, {each: pa.array([row.get(each) for row in rows]) for each in names}, len(rows))
 
 
 def test_an_exchange_is_as_its_first_declaration_that_took_effect() -> None:

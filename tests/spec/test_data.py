@@ -93,6 +93,7 @@ MUST_HAVE = {
     "cuts": "connection_id quiet_ns closed_by",
     "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
     "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
+    "begun": "connection_id channel channel_epoch consumer_tag publishes",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
