@@ -57,13 +57,14 @@ _LACKS = [word for code in GAPS if is_gap(word := what(ANOMALIES, code))]
 class CallParts(Remembers):
     """The walk over connections that yields PARTS, and ENDS of connections that ask, answer or lack bytes.
 
-    It remembers whether the connection is one of these; until then, when it ends.
+    It remembers whether the connection is one of these; until then, when it ends; and its channels on which direct
+    replies may still come.
     """
 
     tables = ()
     partial = (CALLS, ENDS)
-    VERSION = 2
-    STATE = ("_known", "_ends")
+    VERSION = 3
+    STATE = ("_known", "_ends", "_direct")
 
     @property
     def needs(self) -> Mapping[int, Needs]:
@@ -77,6 +78,7 @@ class CallParts(Remembers):
         self._known = -1
         """The connection, if it is known to be one of these; else -1."""
         self._ends = WHEN.empty_table()
+        self._direct = np.zeros(0, np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield its requests and answers, and what is known of their connections."""
@@ -87,18 +89,27 @@ class CallParts(Remembers):
         gaps = np.flatnonzero(events.among(_LACKS) & (matrix[:, EV.FROM_CLIENT] == SERVER))
         whose = [np.array([self._known]), matrix[gaps, EV.CONNECTION]]
         found = [facts(WHEN, matrix[gaps, EV.CONNECTION], at_ns=matrix[gaps, EV.TS], ended_by=["gap"] * len(gaps))]
+        direct = [_pairs(np.full(len(self._direct), self._known), self._direct)]
         for name, rows in self._parts(events, np.flatnonzero(events.among([_PUBLISH, *_GIVEN]))):
             whose.append(rows["connection_id"].to_numpy())
             found.append(self._listening(rows))
+            asked = rows.filter(pc.and_not(pc.is_valid(rows["channel"]), rows["is_answer"]))
+            direct.append(_pairs(asked["connection_id"].to_numpy(), asked["channel"].to_numpy()))
             yield name, rows
         these = np.unique(np.concatenate(whose))
-        found.append(self._closed(events, these))
+        waiting, closed = np.unique(np.concatenate(direct)), self._closed(events)
+        pairs, first = np.unique(
+            _pairs(*(closed[name].to_numpy() for name in ("connection_id", "channel"))), return_index=True
+        )
+        found.append(closed.take(pa.array(first[np.isin(pairs, waiting)], pa.int64())))
         mine = np.isin(ends["connection_id"].to_numpy(), these)
         rows = pa.concat_tables([ends.filter(pa.array(mine)), *found])
         if len(rows):
             yield ENDS, rows
         last = int(matrix[-1, EV.CONNECTION])
         self._known = last if last in these else -1
+        waiting = waiting[~np.isin(waiting, pairs)]
+        self._direct = waiting["channel"][waiting["connection"] == self._known]
         rest = ends.filter(pa.array(~mine & (ends["connection_id"].to_numpy() == last)))
         self._ends = rest.slice(max(len(rest) - 1, 0)).combine_chunks()
 
@@ -113,11 +124,9 @@ class CallParts(Remembers):
             why = [ENDED_BY[each] for each in closed.tolist()]
             yield facts(WHEN, matrix[:, EV.CONNECTION], at_ns=times, ended_by=why, **homes)
 
-    def _closed(self, events: Events, these: Any) -> pa.Table:
-        """Return when channels of these connections were closed."""
-        rows = events.matrix[
-            events.among([what(*each) for each in _closing().items()]) & np.isin(events.matrix[:, EV.CONNECTION], these)
-        ]
+    def _closed(self, events: Events) -> pa.Table:
+        """Return when channels were closed."""
+        rows = events.matrix[events.among([what(*each) for each in _closing().items()])]
         why = ["channel-close"] * len(rows)
         times = np.maximum(rows[:, EV.TS], 0)
         return facts(WHEN, rows[:, EV.CONNECTION], at_ns=times, ended_by=why, channel=_channels(rows))
@@ -158,6 +167,13 @@ class CallParts(Remembers):
 def _closing() -> dict[int, str]:
     """Return the method that closes a channel, by the table of frames."""
     return {source: of.closes_channel for source, of in FRAMES_OF.items() if of.closes_channel}
+
+
+def _pairs(connections: Any, channels: Any) -> Any:
+    """Return pairs of connections and channels as an array of them."""
+    made = np.zeros(len(connections), [("connection", np.int64), ("channel", np.int64)])
+    made["connection"], made["channel"] = connections, channels
+    return made
 
 
 def _channels(matrix: Ints) -> pa.Array:

@@ -82,6 +82,10 @@ class Latencies:
             if some.groups:
                 self._keep(metric, grouping, some.by(GROUPINGS[grouping]))
 
+    def __len__(self) -> int:
+        """The groups that are kept."""
+        return sum(len(kept.folded()) for kept in self._kept.values())
+
     def partial(self) -> pa.Table:
         """Return what was added and merged so far as rows of `PARTIAL`, in no particular order."""
         tables = [PARTIAL.empty_table()]

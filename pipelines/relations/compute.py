@@ -213,16 +213,11 @@ def _made(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
 
 
 ENDPOINTS = "select first_ts_ns, last_ts_ns from endpoints where server is not null"
-SETUP = """
-    select n.server, coalesce(n.vhost, '') as vhost, coalesce(r.response_ts_ns, o.ts_ns) as at_ns,
-        o.method, o.exchange, o.exchange_type, o.to_exchange, o.source_exchange,
-        case when r.queue <> '' then r.queue else o.queue end as queue, o.routing_key, o.arguments, o.packet
-    from operations o
-    join endpoints n on o.connection_id = n.connection_id
-    left join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no and o.method = r.request
-    where n.server is not null and o.channel > 0 and (o.method like 'queue.%' or o.method like 'exchange.%')
-        and not coalesce(o.passive, false) and coalesce(r.outcome, '') <> 'error'
-    order by at_ns nulls first, o.connection_id nulls first, o.frame_no nulls first"""
+SETUP = f"""
+    select server, vhost, done_ts_ns, method, passive, exchange, exchange_type, to_exchange, source_exchange, queue,
+        routing_key, arguments, packet
+    from ({texts()["changes"]}) c where done_ts_ns is not null
+    order by done_ts_ns nulls first, connection_id nulls first, frame_no nulls first"""  # noqa: S608 - ours
 KEYS = """
     select n.server, coalesce(n.vhost, '') as vhost, p.exchange, p.routing_key
     from published p join endpoints n on p.connection_id = n.connection_id

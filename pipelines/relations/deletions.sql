@@ -1,16 +1,17 @@
--- One row per queue or exchange that a client deleted, and the broker agreed: who did it last.
+-- One row per deletion of a queue or exchange that took effect: who did it, and until when it was not declared again.
 -- None without rows of operations.
-select n.server, coalesce(n.vhost, '') as vhost,
-    case when o.method = 'queue.delete' then o.queue end as queue,
-    case when o.method = 'exchange.delete' then o.exchange end as exchange,
-    count(*) as deletions,
-    max_by(n.client, lpad(cast(o.ts_ns as string), 20, '0') || lpad(cast(o.packet as string), 12, '0') || o.capture) as client,
-    max(o.ts_ns) as ts_ns,
-    max_by(o.packet, lpad(cast(o.ts_ns as string), 20, '0') || lpad(cast(o.packet as string), 12, '0') || o.capture) as packet,
-    max_by(o.capture, lpad(cast(o.ts_ns as string), 20, '0') || lpad(cast(o.packet as string), 12, '0') || o.capture) as capture
-from operations o
-join endpoints n on o.connection_id = n.connection_id
-join rpcs r on r.connection_id = o.connection_id and r.request_frame_no = o.frame_no
-where r.outcome = 'ok' and (o.method = 'queue.delete' or o.method = 'exchange.delete')
-group by n.server, coalesce(n.vhost, ''), case when o.method = 'queue.delete' then o.queue end,
-    case when o.method = 'exchange.delete' then o.exchange end
+with ordered as (
+    select server, vhost, client, connection_id, frame_no, method, packet, capture, ts_ns,
+        case when method like 'queue.%' then queue end as queue,
+        case when method like 'exchange.%' then exchange end as exchange
+    from changes
+    where method = 'queue.delete' or method = 'exchange.delete' or method = 'queue.declare' or method = 'exchange.declare'
+),
+followed as (
+    select server, vhost, client, connection_id, frame_no, method, packet, capture, ts_ns, queue, exchange,
+        lag(ts_ns) over (partition by server, vhost, queue, exchange
+            order by ts_ns desc nulls first, connection_id desc nulls last, frame_no desc nulls last) as until_ts_ns
+    from ordered
+)
+select server, vhost, queue, exchange, client, connection_id, frame_no, ts_ns, until_ts_ns, packet, capture
+from followed where method like '%.delete'

@@ -1,21 +1,16 @@
 -- One row per queue of a broker and virtual host: what went in, as far as bindings were seen, what came out, who reads it.
 with declared as (
-    select n.server, coalesce(n.vhost, '') as vhost, r.queue, o.arguments, o.packet, o.capture, o.max_length,
-        o.max_length_bytes, o.overflow, o.message_ttl_ms, o.dead_letter_exchange, o.queue_type, o.auto_delete,
-        row_number() over (partition by n.server, coalesce(n.vhost, ''), r.queue
-            order by o.ts_ns nulls last, o.connection_id nulls last, o.frame_no nulls last) as earliest
-    from operations o
-    join endpoints n on o.connection_id = n.connection_id
-    join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no
-    where o.method = 'queue.declare' and r.outcome = 'ok' and not coalesce(o.passive, false) and r.queue is not null
+    select c.server, c.vhost, c.queue, c.arguments, c.packet, c.capture, o.max_length, o.max_length_bytes, o.overflow,
+        o.message_ttl_ms, o.dead_letter_exchange, o.queue_type, o.auto_delete,
+        row_number() over (partition by c.server, c.vhost, c.queue
+            order by c.ts_ns nulls last, c.connection_id nulls last, c.frame_no nulls last) as earliest
+    from changes c join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
+    where c.method = 'queue.declare' and not c.passive and c.queue <> ''
 ),
 ended as (
-    select n.server, coalesce(n.vhost, '') as vhost, o.queue,
-        count(*) filter (where o.method = 'queue.delete') as deletes,
-        count(*) filter (where o.method = 'queue.purge') as purges
-    from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'queue.delete' or o.method = 'queue.purge'
-    group by n.server, coalesce(n.vhost, ''), o.queue
+    select server, vhost, queue, count(*) filter (where method = 'queue.delete') as deletes,
+        count(*) filter (where method = 'queue.purge') as purges
+    from changes where method = 'queue.delete' or method = 'queue.purge' group by server, vhost, queue
 ),
 vain as (
     -- what was published from a time on that may not have arrived: the path was dead, or the channel was in error

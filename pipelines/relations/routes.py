@@ -69,13 +69,13 @@ class Bindings:
         """Those that a queue (True) or an exchange ends when it is deleted."""
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """Note an operation that succeeded; they come in the order of their times.
+        """Note a change; they come in the order of their times.
 
         Args:
-            row: columns of `operations`, with `queue` resolved, and `at_ns`: when it took effect.
+            row: columns of `changes`.
         """
-        method, at = row["method"], row["at_ns"]
-        if method == "exchange.declare" and row["exchange_type"]:
+        method, at = row["method"], row["done_ts_ns"]
+        if method == "exchange.declare" and row["exchange_type"] and not row["passive"]:
             self.types[row["exchange"]] = row["exchange_type"]
         elif method == "queue.declare":
             self.declared.add(row["queue"])
@@ -188,15 +188,14 @@ def merged(intervals: Sequence[Interval]) -> list[Interval]:
     return made
 
 
-def bindings(operations: Iterable[pa.RecordBatch]) -> dict[Place, Bindings]:
+def bindings(changes: Iterable[pa.RecordBatch]) -> dict[Place, Bindings]:
     """Return the bindings that a capture shows, by broker and virtual host.
 
     Args:
-        operations: those that took effect, in the order in which they did (see `Bindings.note`), with `server` and
-            `vhost`.
+        changes: rows of `changes` that have a time, in the order of `done_ts_ns`.
     """
     found: dict[Place, Bindings] = defaultdict(Bindings)
-    for batch in operations:
+    for batch in changes:
         for row in batch.to_pylist():
             found[row["server"], row["vhost"]].note(row)
     for each in found.values():

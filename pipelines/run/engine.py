@@ -30,6 +30,8 @@ ROOM = 32 << 20
 """Bytes of rows by their keys in memory beyond which they go to files."""
 WAITING = 64
 """Rows that may wait to be added to latencies."""
+MOST_ADDED = 1 << 18
+"""Rows that are added to latencies before those of connections that ended are emitted; of more, as many as are left."""
 
 
 def batches(tables: Mapping[str, pa.Table], walks: Sequence[Walk], size: int = BATCH) -> Iterator[Events]:
@@ -102,6 +104,8 @@ class Engine:
         self.rows = rows_for(tuple(self.tables), deliveries)
         self.runner = Runner(compiled, self.rows, **how)
         self._latencies = Latencies()
+        self._added, self._most_added = 0, MOST_ADDED
+        """Rows since latencies of connections were emitted, and after how many they are."""
         self._adding: list[Future[None]] = []
         self.failures = Failures()
         self.over_keys = [each for each in over_keys() if each.of in self.rows]
@@ -109,6 +113,9 @@ class Engine:
         self.partial: dict[str, list[pa.Table]] = {each.of: [] for each in self.over_keys}
         self.partial |= {each.of: [] for each in self.resolved.values()}
         self.partial |= {each.given[0]: [] for each in self.over_keys if each.given}
+        self._shared = {each.of for each in self.over_keys if each.shares}
+        self._waiting, self._come = pa.array([], pa.int64()), list[pa.Array]()
+        """Connections of rows that wait for walks over keys, or to be resolved; the latest may repeat."""
         self._undecided: dict[str, list[pa.Table]] = {name: [] for name in self.resolved}
         self._young: list[pa.Table] = []
         self._piles = {each.of: Pile("key", ROOM) for each in self.over_keys if each.key == ("key",)}
@@ -131,10 +138,13 @@ class Engine:
 
     def step(self) -> None:
         """Walk over connections if many rows wait, see `Runner.step`; emit the latencies of those that ended."""
-        if self.runner.is_full:
-            self.take(self.runner.step())
+        if not self.runner.is_full:
+            return
+        self.take(self.runner.step())
+        if self._added > self._most_added:
             for name, rows in self.latencies.by_connection(self._unfinished()):
                 self._found(name, rows)
+            self._added, self._most_added = 0, max(MOST_ADDED, len(self._latencies))
 
     @property
     def going_on(self) -> list[int]:
@@ -143,14 +153,18 @@ class Engine:
 
     def _unfinished(self) -> pa.Array:
         """Return the connections of which there may be more rows."""
-        shared = {over.of for over in self.over_keys if over.shares}
-        waiting = [parts for name, parts in self.partial.items() if name in shared] + list(self._undecided.values())
-        chunks = [chunk for parts in waiting for rows in parts for chunk in rows["connection_id"].chunks]
-        return pa.chunked_array([*chunks, pa.array(self.going_on, pa.int64())], pa.int64()).unique()
+        self._waiting, self._come = distinct([self._waiting, *self._come]), []
+        return distinct([self._waiting, pa.array(self.going_on, pa.int64())])
+
+    def _await(self, rows: pa.Table) -> None:
+        """Note the connections of rows that wait for others."""
+        self._come.append(rows["connection_id"].unique())
 
     def take(self, found: Iterable[Rows]) -> None:
         """Take rows that walks yielded: emit those that are final."""
         for name, rows in found:
+            if name in self._shared:
+                self._await(rows)
             if name in self._piles:
                 self._keep(name, rows)
             elif name == CONNECTIONS:
@@ -166,9 +180,11 @@ class Engine:
             if len(self._adding) > WAITING:
                 self._adding.pop(0).result()
             self._adding.append(self._adder.submit(self._latencies.add, METRICS[name], rows))
+            self._added += len(rows)
         waits = self.resolved[name].undecided(rows) if name in self._undecided else NOBODY
         if waits.any():
             self._undecided[name].append(rows.filter(pa.array(waits)))
+            self._await(self._undecided[name][-1])
             rows = rows.filter(pa.array(~waits))
         self._found(name, rows)
 
@@ -245,3 +261,9 @@ class Engine:
             for rows in sorted_by(over.order, parts, self.compiled):
                 yield list(walk.feed(rows))
         yield list(walk.finish())
+
+
+def distinct(columns: Iterable[pa.Array | pa.ChunkedArray]) -> pa.Array:
+    """Return the connections of columns, each of them once."""
+    chunks = [chunk for each in columns for chunk in getattr(each, "chunks", [each])]
+    return pa.chunked_array(chunks, pa.int64()).unique()

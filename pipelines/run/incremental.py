@@ -15,7 +15,7 @@ from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.members import KeyWalk
 from amqpscope.pipelines.model.walk import Collected, schema
-from amqpscope.pipelines.run.engine import Emit, Engine
+from amqpscope.pipelines.run.engine import Emit, Engine, distinct
 from amqpscope.pipelines.run.incomplete_deliveries import PATIENCE_NS
 from amqpscope.pipelines.run.runner import CONNECTIONS
 from amqpscope.pipelines.run.sorting import sorted_by
@@ -81,6 +81,15 @@ class Continuing(Engine):
     def going_on(self) -> list[int]:
         """The connections of which walks go on."""
         return [*self.runner.going_on, *self._open]
+
+    def _unfinished(self) -> pa.Array:
+        """Return the connections of which there may be more rows: batches go through what waits anyway."""
+        waiting = [*(self.partial[name] for name in self._shared), *self._undecided.values()]
+        columns = [rows["connection_id"] for parts in waiting for rows in parts]
+        return distinct([*columns, pa.array(self.going_on, pa.int64())])
+
+    def _await(self, rows: pa.Table) -> None:
+        """Note nothing: rows wait for some batches only."""
 
     def _keep(self, name: str, rows: pa.Table) -> None:
         self.partial[name].append(decoded(rows).cast(KEYED_ROWS) if name == KEYED else rows)

@@ -1,4 +1,7 @@
-"""Stream metadata: what the broker says of streams, when it is asked, and when one is not available any more."""
+"""Stream metadata: what the broker says of streams, when it is asked, and when one is not available any more.
+
+With the partitions of super streams that clients create: their names follow no rule.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,19 @@ from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, schema
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 
-COMMANDS = ("metadata", "metadata-update")
+_CREATE = "create-super-stream"
+COMMANDS = ("metadata", "metadata-update", _CREATE)
 _COLUMNS = (
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client", "command", "stream", "streams",
-    "response_code",
+    "response_code", "partitions",
 )  # fmt: skip
 _WORDS = [what(STREAM_FRAMES, command) for command in COMMANDS]
 _MOST = 1000
-"""Streams of one answer that have rows."""
+"""Streams of one frame that have rows."""
 
 
 class StreamMetadata(Remembers):
-    """The walk that writes `stream_metadata`: a row for each stream that an answer or an update names."""
+    """The walk that writes `stream_metadata`: a row for each stream that one of COMMANDS names."""
 
     tables = ("stream_metadata",)
     needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(_COLUMNS, COMMANDS)}
@@ -36,7 +40,9 @@ class StreamMetadata(Remembers):
         if not len(at):
             return
         frames = events.take(STREAM_FRAMES, at, _COLUMNS).to_pylist()
-        found = [row for frame in frames if not frame["from_client"] for row in _rows(frame)]
+        found = [
+            row for frame in frames if frame["from_client"] == (frame["command"] == _CREATE) for row in _rows(frame)
+        ]
         if found:
             yield "stream_metadata", pa.Table.from_pylist(found, schema("stream_metadata"))
 
@@ -46,10 +52,10 @@ def _rows(frame: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield frame | {"left_out": 0}
         return
     try:
-        streams = json.loads(frame["streams"] or "[]")
+        streams = json.loads(frame["partitions" if frame["command"] == _CREATE else "streams"] or "[]")
     except (ValueError, RecursionError):
         return
-    found = [each for each in streams if isinstance(each, dict)]
+    found = [each if isinstance(each, dict) else {"stream": each} for each in streams if isinstance(each, (dict, str))]
     for number, each in enumerate(found[:_MOST], 1):
         left_out = len(found) - _MOST if number == _MOST else 0
         yield frame | {"stream": each.get("stream"), "response_code": each.get("code"), "left_out": left_out}

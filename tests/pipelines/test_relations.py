@@ -124,7 +124,7 @@ def test_texts_come_after_those_that_they_read() -> None:
     for name, text in texts().items():
         assert tables_of(text) <= known, name
         known.add(name)
-    assert needed(["queues"]) == ("channels", "dead_paths", "consumers", "queues")
+    assert needed(["queues"]) == ("changes", "channels", "dead_paths", "consumers", "queues")
 
 
 @pytest.mark.sampled(4)
@@ -384,11 +384,13 @@ def test_a_hundred_thousand_queues_that_are_bound_and_deleted_take_one_step_each
     columns = dict.fromkeys(("exchange_type", "to_exchange", "source_exchange", "routing_key", "arguments"), none)
     columns |= dict.fromkeys(("server", "vhost", "exchange"), pa.array(["a"] * count))
     bound = pa.record_batch(
-        columns | {"method": ["queue.bind"] * count, "queue": names, "at_ns": times, "packet": times}
+        columns | {"method": ["queue.bind"] * count, "queue": names, "done_ts_ns": times, "packet": times}
     )
     deleted = bound.set_column(
         bound.schema.get_field_index("method"), "method", pa.array(["queue.delete"] * count)
-    ).set_column(bound.schema.get_field_index("at_ns"), "at_ns", pa.array(range(count, 2 * count), pa.int64()))
+    ).set_column(
+        bound.schema.get_field_index("done_ts_ns"), "done_ts_ns", pa.array(range(count, 2 * count), pa.int64())
+    )
     (found,) = routes.bindings([bound, deleted]).values()
     assert [(each.since_ns, each.until_ns) for each in found.bindings] == [(n, n + count) for n in range(count)]
 

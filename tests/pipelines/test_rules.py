@@ -1,12 +1,18 @@
 """Conditions of rules: what they say of statistics that differ from recorded ones in one thing."""
 
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from amqpscope.pipelines.model.walk import conform
+from amqpscope.pipelines.findings import evaluate
+from amqpscope.pipelines.model.walk import conform, schema
+from amqpscope.pipelines.relations import database
+from amqpscope.pipelines.relations.texts import tables_of, texts
+from amqpscope.spec.findings import load
 from tests.pipelines.analyzed import findings, related, walked
 from tests.tickets import FOLDER as TICKETS
 
@@ -22,6 +28,22 @@ def changed(table: pa.Table, **columns: Any) -> pa.Table:
         at = table.column_names.index(name)
         table = table.set_column(at, table.schema.field(name), pa.array(values, table.schema.field(name).type))
     return table
+
+
+BROKER = {"connection_id": 1, "server": "b:5672", "client": "c", "protocol": "amqp-0-9-1", "last_ts_ns": 100 * SECOND}
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    names = {column for row in rows for column in row} & {*schema(name).names}
+    return conform(name, {each: pa.array([row.get(each) for row in rows]) for each in names}, len(rows))
+
+
+def only(name: str, **tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a relation whose text reads these rows."""
+    with database.connect() as connection:
+        for each in tables_of(texts()[name]):
+            database.keep(connection, each, table(each, tables.get(each, [])))
+        return database.rows(connection, texts()[name])
 
 
 def codes(tables: dict[str, pa.Table]) -> list[str]:
@@ -59,6 +81,39 @@ def test_what_was_published_in_another_virtual_host_does_not(begun: dict[str, pa
     assert "con-slow" in codes(begun | {"endpoints": one}), "the consumer's may be that"
 
 
+@given(st.data())
+def test_what_was_published_meanwhile_is_that_of_a_plain_loop(data: st.DataObject) -> None:
+    """Publishes in a second that began before the first delivery and ended after the last one do not occur here."""
+    times = st.integers(0, 12)
+    hosts = data.draw(st.lists(st.sampled_from([None, "a", "b"]), min_size=3, max_size=3))
+    ends = [BROKER | {"connection_id": number, "vhost": host} for number, host in enumerate(hosts)]
+    of = st.fixed_dictionaries({"connection_id": st.integers(0, 2), "routing_key": st.sampled_from("kl")})
+    sent = [
+        each | {"exchange": "e", "first_ts_ns": at, "last_ts_ns": at + data.draw(st.integers(0, 1)), "count": at}
+        for each in data.draw(st.lists(of, max_size=8)) for at in [data.draw(times)]
+    ]  # fmt: skip
+    tags = {"channel": 1, "channel_epoch": 1}
+    got = [
+        each | tags | {"exchange": "e", "consumer_tag": str(number), "deliver_ts_ns": at}
+        for number, each in enumerate(data.draw(st.lists(of, max_size=5)))
+        for since in [data.draw(times)] for at in (since, since + 1 + data.draw(times))
+    ]  # fmt: skip
+    found = only(
+        "begun", endpoints=ends, published=sent, settlements=got,
+        consumers=[row | {"deliveries": 20} for row in got[::2]],
+    )  # fmt: skip
+    expected = {}
+    for first, last in zip(got[::2], got[1::2], strict=True):
+        mine = hosts[first["connection_id"]]
+        expected[first["consumer_tag"]] = sum(
+            row["count"] for row in sent
+            if row["routing_key"] == first["routing_key"]
+            if mine is None or hosts[row["connection_id"]] in (mine, None)
+            if first["deliver_ts_ns"] <= row["first_ts_ns"] and row["last_ts_ns"] <= last["deliver_ts_ns"]
+        )  # fmt: skip
+    assert {row["consumer_tag"]: row["publishes"] for row in found} == expected
+
+
 # ------------------------------------------------------------------------- confirms that cannot be told from refusals
 
 
@@ -74,43 +129,54 @@ def test_where_nobody_knows_what_was_refused_nothing_is_fine(begun: dict[str, pa
 # ------------------------------------------------------------------------------------------- streams that are missing
 
 
-@pytest.mark.parametrize(
-    ("request_", "stream", "found"),
-    [("create", "events", True), ("create", "ordrs", False), ("create-super-stream", "ordrs", True)],
-)
-def test_a_stream_is_missing_although_another_one_is_made(request_: str, stream: str, found: bool) -> None:
+@pytest.mark.parametrize(("stream", "found"), [("events", True), ("ordrs", False)])
+def test_a_stream_is_missing_although_another_one_is_made(stream: str, found: bool) -> None:
     tables = ticket("stream_absent")
     last = tables["stream_metadata"]["ts_ns"].to_pylist()[-1]
     made = {"connection_id": tables["endpoints"]["connection_id"][0].as_py(), "from_client": True, "outcome": "ok"}
-    made |= {"request": request_, "stream": stream, "request_ts_ns": last + 1, "response_ts_ns": last + 2}
-    row = conform("rpcs", {name: pa.array([value]) for name, value in made.items()}, 1)
-    both = pa.concat_tables([tables["rpcs"], row])
+    made |= {"request": "create", "stream": stream, "request_ts_ns": last + 1, "response_ts_ns": last + 2}
+    both = pa.concat_tables([tables["rpcs"], table("rpcs", [made])])
     assert ("str-missing" in codes(tables | {"rpcs": both})) is found
 
 
-def test_parts_of_a_super_stream_that_is_made_are_not_missing() -> None:
-    tables = ticket("stream_made")
-    names = pc.replace_substring_regex(tables["stream_metadata"]["stream"], r"^stream_made$", "stream_made-0")
-    first = tables["stream_metadata"]["response_code"].to_pylist()[0]
-    asked = changed(
-        tables["stream_metadata"], stream=names.to_pylist(), response_code=[first] * len(tables["stream_metadata"])
-    )
-    asked = asked.slice(0, 1)
-    assert "str-missing" in codes(tables | {"stream_metadata": asked})
-    requests = ["create-super-stream" if each == "create" else each for each in tables["rpcs"]["request"].to_pylist()]
-    whole = tables | {"stream_metadata": asked, "rpcs": changed(tables["rpcs"], request=requests)}
-    assert "str-missing" not in codes(whole)
+def test_partitions_of_a_super_stream_that_is_made_are_not_missing() -> None:
+    """Whatever they are called: the client names them."""
+    one = {"connection_id": 1, "frame_no": 1, "ts_ns": 1, "packet": 1, "command": "metadata", "response_code": 2}
+    created = {"request_frame_no": 5, "connection_id": 1, "request": "create-super-stream", "stream": "invoices"}
+    created |= {"outcome": "ok", "request_ts_ns": 2, "response_ts_ns": 3, "from_client": True}
+    asked_for = [one | {"stream": name} for name in ("invoices-eu-west", "eu", "invoices-2024")]
+    made = {"connection_id": 1, "frame_no": 5, "ts_ns": 2, "command": "create-super-stream"}
+    tables = {
+        "endpoints": table("endpoints", [BROKER]), "rpcs": table("rpcs", [created]),
+        "stream_metadata": table(
+            "stream_metadata", [*asked_for, *(made | {"stream": name} for name in ("invoices-eu-west", "eu"))]
+        ),
+    }  # fmt: skip
+    assert [row["text"].split(",")[0] for row in findings(tables)] == ["c asked 1 time for stream invoices-2024"]
+
+
+def test_what_is_sure_of_streams_does_not_depend_on_other_protocols() -> None:
+    """A publish of AMQP in a gap says nothing of what was refused of a stream."""
+    lost = {"connection_id": 1, "outcome": "none", "ended_by": "gap", "exchange": "e", "routing_key": "k"}
+    stored = {"connection_id": 1, "outcome": "ack", "publisher_id": 1, "stream": "s"}
+    of_streams = [rule for rule in load() if rule.code == "pub-nacked" and "publisher_id is not null" in rule.where]
+    with database.connect() as connection:
+        for name, rows in (("endpoints", [BROKER | {"frames": 1}]), ("confirms", [lost, stored])):
+            database.keep(connection, name, table(name, rows))
+        (row,) = evaluate(partial(database.rows, connection), of_streams)["rules"].to_pylist()
+    assert row["state"] == "clear"
 
 
 # ------------------------------------------------------------------------------------------------------- what is cut
 
 
-def ended(*connections: tuple[float, float | None]) -> dict[str, pa.Table]:
-    """Connections of one server that it ended without a close: when, and after which silence (s)."""
+def ended(*connections: tuple[float, float | None], up: bool = True) -> dict[str, pa.Table]:
+    """Connections of one server that it ended without a close: when, after which silence (s); `up` is the last one."""
     count = len(connections)
     columns: dict[str, list[Any]] = {
         "connection_id": list(range(count)), "server": ["b:5672"] * count, "client": ["c"] * count,
-        "closed_by": ["server-fin"] * count, "ending": ["server-gone"] * count, "severity": ["error"] * count,
+        "closed_by": ["server-fin"] * count, "severity": ["error"] * count,
+        "ending": ["server-gone"] * (count - 1) + ["server-gone" if up else None],
         "quiet_ns": [None if each is None else int(each * SECOND) for _, each in connections],
         "closed_ts_ns": [10**18 + int(at * SECOND) for at, _ in connections],
         "last_packet": list(range(count)), "first_ts_ns": [10**18] * count, "last_ts_ns": [10**18 + 10**13] * count,
@@ -118,8 +184,8 @@ def ended(*connections: tuple[float, float | None]) -> dict[str, pa.Table]:
     return {"endpoints": conform("endpoints", {name: pa.array(values) for name, values in columns.items()}, count)}
 
 
-def cut(*connections: tuple[float, float | None]) -> list[int]:
-    return sorted(row["connection_id"] for row in related(ended(*connections), "cuts"))
+def cut(*connections: tuple[float, float | None], up: bool = True) -> list[int]:
+    return sorted(row["connection_id"] for row in related(ended(*connections, up=up), "cuts"))
 
 
 def test_silences_are_the_same_within_a_twentieth() -> None:
@@ -130,27 +196,161 @@ def test_silences_are_the_same_within_a_twentieth() -> None:
 
 def test_connections_that_end_at_once_are_not_cut_for_their_silence() -> None:
     """The broker ends, and one of its connections was silent for as long as another one that was cut before."""
-    assert cut((0, 60), (500, 61), (500.2, 30), (500.9, None)) == []
-    assert cut((0, 60), (200, 60), (500, 61), (500.2, 30)) == [0, 1]
-    found = findings(ended((0, 60), (200, 60), (500, 61), (500.2, 30)))
-    assert sorted((row["code"], row["count"]) for row in found) == [("cnx-aborted", 2), ("cnx-middlebox", 2)]
+    ends = ((500, 61), (500.2, 30), (501.9, None))
+    assert cut((0, 60), *ends) == []
+    assert cut((0, 60), (200, 60), *ends) == [0, 1]
+    found = findings(ended((0, 60), (200, 60), *ends))
+    assert sorted((row["code"], row["count"]) for row in found) == [("cnx-aborted", 3), ("cnx-middlebox", 2)]
 
 
-# --------------------------------------------------------------------------------------------------------- exchanges
+@pytest.mark.parametrize("other", [(500.2, 30), (499.5, None), (501, 0)])
+def test_one_other_connection_that_ends_then_hides_no_cut(other: tuple[float, float | None]) -> None:
+    assert cut((0, 60), (500, 61), other) == [0, 1]
 
 
-def test_an_exchange_is_as_its_first_declaration_that_succeeded() -> None:
-    """Before it one was refused, behind it another one."""
-    count, kinds, outcomes = 4, ["topic", "direct", "fanout", "direct"], ["error", None, "error", "ok"]
-    columns: dict[str, Any] = {
-        "connection_id": [1] * count, "frame_no": list(range(count)), "ts_ns": list(range(count)),
-        "exchange": ["e"] * count, "method": ["exchange.declare"] * count,
-        "capture": [f"{each}.pcap" for each in range(count)],
-        "packet": list(range(count)), "exchange_type": kinds,
+def test_connections_that_did_not_come_up_hide_no_cut() -> None:
+    """Somebody looks whether the port is open."""
+    assert cut((0, 60), (500, 61), (500.2, 30), (500.3, None), up=False) == [0, 1]
+
+
+def test_any_silence_is_compared() -> None:
+    """Of none there is no logarithm, and of one of years twenty times as much is no int64."""
+    years = 40 * 365 * 86_400
+    assert cut((0, 0), (10, 0), (0, years), (1000, years + 1)) == [2, 3]
+
+
+# ---------------------------------------------------------------------------------------- what was declared and deleted
+
+
+def asked(*operations: dict[str, Any]) -> dict[str, pa.Table]:
+    """Operations, a second apart, and their answers half a second later.
+
+    Each has `outcome`; without it no answer is asked for. `name` is that of the queue in the answer.
+    """
+    rows = [
+        {
+            "connection_id": 1,
+            "frame_no": at,
+            "channel": 1,
+            "channel_epoch": 1,
+            "packet": at,
+            "capture": f"{at}.pcap",
+            "ts_ns": at * SECOND,
+        }
+        | each
+        for at, each in enumerate(operations)
+    ]
+    answers = [
+        {
+            "connection_id": 1, "request_frame_no": row["frame_no"], "request": row.get("request", row["method"]),
+            "outcome": row["outcome"], "ended_by": row.get("ended_by"), "queue": row.get("name", row.get("queue")),
+            "response_ts_ns": row["ts_ns"] + SECOND // 2 if row["outcome"] == "ok" else None,
+        }
+        for row in rows if "outcome" in row
+    ]  # fmt: skip
+    return {
+        "operations": table("operations", rows),
+        "rpcs": table("rpcs", answers),
+        "endpoints": table("endpoints", [BROKER]),
+    }
+
+
+def test_an_exchange_is_as_its_first_declaration_that_took_effect() -> None:
+    """One was refused before it, and others follow."""
+    declare = {"method": "exchange.declare", "exchange": "e"}
+    kinds = [("topic", "error"), ("topic", "ok"), ("direct", None), ("fanout", "error"), ("headers", "ok")]
+    rows = [declare | {"exchange_type": kind, "outcome": outcome} for kind, outcome in kinds]
+    del rows[2]["outcome"]
+    rows[1] |= {"passive": True}
+    (row,) = related(asked(*rows), "exchanges")
+    assert (row["type"], row["declared_packet"], row["declared_capture"]) == ("direct", 2, "2.pcap")
+
+
+def test_a_declaration_whose_answer_was_not_captured_took_effect() -> None:
+    declare = {"exchange_type": "topic", "outcome": "none", "ended_by": "gap", "queue": "q"}
+    tables = asked(declare | {"method": "exchange.declare", "exchange": "e"}, declare | {"method": "queue.declare"})
+    assert [(row["exchange"], row["type"]) for row in related(tables, "exchanges")] == [("e", "topic")]
+    assert [(row["queue"], row["declared_packet"]) for row in related(tables, "queues")] == [("q", 1)]
+    assert [row["outcome"] for row in related(tables, "changes")] == ["none"] * 2
+
+
+@pytest.mark.parametrize("answer", [{"outcome": "error"}, {"outcome": "none", "ended_by": "channel-close"}])
+def test_what_the_broker_refused_or_never_came_to_took_no_effect(answer: dict[str, Any]) -> None:
+    tables = asked({"method": "queue.declare", "queue": "q"} | answer)
+    assert related(tables, "changes") == related(tables, "exchanges") == related(tables, "queues") == []
+
+
+def test_deletions_hold_until_the_next_declaration() -> None:
+    """One wants no answer, one names the queue declared last by nothing; and a request is not another one's."""
+    delete, declare = (
+        {"method": "queue.delete", "queue": "q"},
+        {"method": "queue.declare", "queue": "q", "outcome": "ok"},
+    )
+    rows = related(
+        asked(
+            declare, delete, declare | {"passive": True}, delete | {"outcome": "error"},
+            delete | {"outcome": "ok", "queue": "", "name": "q"}, delete | {"outcome": "error", "request": "basic.get"},
+            {"method": "exchange.delete", "exchange": "q", "queue": "q"},
+        ),
+        "deletions",
+    )  # fmt: skip
+    until = {(row["queue"], row["exchange"], row["packet"]): row["until_ts_ns"] for row in rows}
+    assert until == {
+        ("q", None, 1): 2 * SECOND, ("q", None, 4): 5 * SECOND, ("q", None, 5): None, (None, "q", 6): None,
     }  # fmt: skip
-    asked = {"connection_id": [1, 1, 1], "request_frame_no": [0, 2, 3], "outcome": [outcomes[at] for at in (0, 2, 3)]}
-    tables = {"operations": conform("operations", {name: pa.array(each) for name, each in columns.items()}, count)}
-    tables["rpcs"] = conform("rpcs", {name: pa.array(each) for name, each in asked.items()}, 3)
-    tables["endpoints"] = conform("endpoints", {"connection_id": pa.array([1]), "server": pa.array(["b:5672"])}, 1)
-    (row,) = related(tables, "exchanges")
-    assert (row["type"], row["declared_packet"], row["declared_capture"]) == ("direct", 1, "1.pcap")
+
+
+def test_operations_without_a_time_stand_beside_others() -> None:
+    rows = [
+        {"method": method, "queue": "q", "exchange": "e", "ts_ns": at}
+        for method in ("queue.bind", "queue.unbind", "queue.delete") for at in (None, 1, -5)
+    ]  # fmt: skip
+    assert [row["from_ts_ns"] for row in related(asked(*rows), "routes")] == [1]
+
+
+DELETED = {"method": "queue.delete", "queue": "q"}
+AGAIN = {"method": "queue.declare", "queue": "q", "outcome": "ok"}
+RETURNED = {"method": "basic.return", "exchange": "", "routing_key": "q"}
+CAUSES = [([DELETED], 0), ([DELETED, AGAIN], None), ([DELETED, AGAIN, DELETED], 2), ([DELETED, DELETED], 1)]
+"""What was asked for, and the deletion that it ends with."""
+
+
+@pytest.mark.parametrize(("before", "cause"), CAUSES)
+def test_the_deletion_behind_a_return_is_the_last_before_it(before: list[dict[str, Any]], cause: int | None) -> None:
+    tables = asked(*before, RETURNED, DELETED)
+    tables["published"] = table(
+        "published", [{"connection_id": 1, "exchange": "", "routing_key": "q", "mandatories": 1}]
+    )
+    (row,) = [row for row in findings(tables) if row["code"] == "pub-unroutable"]
+    assert (f"c had deleted queue q in packet {cause}" in row["text"]) is (cause is not None)
+    assert row["text"].count("had deleted") == (cause is not None)
+
+
+@pytest.mark.parametrize(("before", "cause"), CAUSES)
+def test_the_deletion_behind_an_error_is_the_last_before_it(before: list[dict[str, Any]], cause: int | None) -> None:
+    tables = asked(*before, {"method": "queue.bind", "queue": "other"}, DELETED)
+    error = {
+        "connection_id": 1,
+        "frame_no": 90,
+        "channel": 1,
+        "method": "channel.close",
+        "reply_code": 404,
+        "queue": "q",
+    }
+    error |= {
+        "reply_text": "NOT_FOUND - no queue 'q' in vhost '/'",
+        "ts_ns": len(before) * SECOND,
+        "from_client": False,
+    }
+    tables["channel_errors"] = table("channel_errors", [error | {"failed_method": "basic.consume"}])
+    (row,) = [row for row in findings(tables) if row["code"] == "chn-error"]
+    assert (f"c had deleted it in packet {cause}" in row["text"]) is (cause is not None)
+
+
+@pytest.mark.parametrize(("before", "cause"), CAUSES)
+def test_the_deletion_behind_a_cancel_is_the_last_before_it(before: list[dict[str, Any]], cause: int | None) -> None:
+    consume = {"method": "basic.consume", "queue": "q", "consumer_tag": "tag", "ts_ns": 0}
+    cancel = {"method": "basic.cancel", "consumer_tag": "tag", "from_client": False}
+    tables = asked(*before, cancel, DELETED, consume | {"frame_no": -1})
+    (row,) = [row for row in findings(tables) if row["code"] == "con-cancelled"]
+    assert (f"c had deleted the queue in packet {cause}" in row["text"]) is (cause is not None)

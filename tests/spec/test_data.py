@@ -91,7 +91,9 @@ MUST_HAVE = {
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "dead_paths": "connection_id from_client since_ts_ns",
     "cuts": "connection_id quiet_ns closed_by",
-    "deletions": "queue exchange client packet capture",
+    "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
+    "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
+    "begun": "connection_id channel channel_epoch consumer_tag publishes",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"

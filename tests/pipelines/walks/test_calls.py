@@ -229,6 +229,19 @@ def test_nothing_is_kept_of_connections_without_calls() -> None:
     assert [row["connection_id"] for row in pa.concat_tables(parts[ENDS]).to_pylist()] == [caller.id]
 
 
+def test_of_channels_only_those_with_direct_replies_are_kept() -> None:
+    """Their first closes; a program may open and close a channel for each thing that it does."""
+    c, other = place("a"), place("a")
+    ask(c, "1")
+    ask(c, "2", DIRECT)
+    for channel in (2, 1, 1, 3):
+        c.frame(True, channel=channel, method="channel.close")
+    other.frame(True, method="channel.close")
+    parts = over(CallParts, in_order(arrow([c, other]), [CallParts()]), 2, moved=True).parts
+    closed = [row["channel"] for row in pa.concat_tables(parts[ENDS]).to_pylist() if row["ended_by"] == "channel-close"]
+    assert closed == [(1 << 16) + 1]
+
+
 def test_of_connections_that_ended_what_no_request_needs_is_forgotten() -> None:
     homes = {"server": pa.array([7] * 5), "cluster": pa.array([0] * 5), "vhost": pa.array([8] * 5)}
     rows = pa.concat_tables([

@@ -1055,3 +1055,14 @@ def test_streams_that_have_no_row_are_counted():
     assert Counter(row["frame_no"] for row in rows) == {0: 2, 1: 1000, 2: 1000, 3: 1}
     assert [(row["frame_no"], row["stream"], row["left_out"]) for row in rows if row["left_out"]] == [(2, "s999", 234)]
     assert {row["left_out"] for row in rows} == {0, 234}
+
+
+def test_partitions_that_are_asked_for_have_rows():
+    talk = Talk(1)
+    names = json.dumps(["a-b-c", "d"])
+    talk.frame(True, "create-super-stream", correlation_id=1, super_stream="s", partitions=names)
+    talk.frame(True, "create-super-stream", correlation_id=2, super_stream="s", partitions='[1, "e"')
+    rows = walked(tables_of(talk), [StreamMetadata()])["stream_metadata"].to_pylist()
+    assert [(row["command"], row["stream"], row["response_code"]) for row in rows] == [
+        ("create-super-stream", "a-b-c", None), ("create-super-stream", "d", None),
+    ]  # fmt: skip
