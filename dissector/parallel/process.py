@@ -10,7 +10,8 @@ COLLECT_AT = 100_000
 """Objects made between two passes of the garbage collector: cycles are rare, and each pass takes 40 ms."""
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL", "system"
 """Read by Arrow when it is loaded. One thread allocates rows and another frees them: Arrow's own allocator keeps what
-is free in heaps of each thread (80 MB of 850 in `analyze`), and giving that back after each step takes a tenth of its time."""
+is free in heaps of each thread (80 MB of 850 in `analyze`), and giving that back after each step takes a tenth of the
+time."""
 
 MALLOC = {-8: 1, -3: 2 << 20, -1: 32 << 20}
 """Options of glibc's `mallopt`: heaps, bytes from which on memory is mapped, and those that may be free at the end. One

@@ -142,8 +142,6 @@ def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
 
 
 def test_many_rows_are_planned_for_and_make_the_same_relations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amqpscope.pipelines.relations import database  # noqa: PLC0415
-
     monkeypatch.setattr(database, "FEW", 0)
     for name, rows in compute.compute(sources("demo")):
         assert in_any_order(rows) == in_any_order(statistics("demo")[name]), name
@@ -311,8 +309,6 @@ def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: 
 
 
 def test_nothing_but_the_folder_is_read(tmp_path: Path) -> None:
-    from amqpscope.pipelines.relations import database  # noqa: PLC0415
-
     (tmp_path / "in").mkdir()
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with database.connect(tmp_path / "in") as connection:
@@ -401,3 +397,21 @@ def test_a_query_that_is_interrupted_is_ctrl_c(error: Exception) -> None:
     expected = KeyboardInterrupt if "interrupted" in str(error) else type(error)
     with pytest.raises(expected), database.connect():
         raise error
+
+
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "MEMORY", 16_000_000)
+    line = r"^10,000 rows of statistics need .* use --master"
+    with pytest.raises(database.MemoryLimitError, match=line), database.connect() as connection:
+        connection.execute("select count(distinct i || 'long text') from range(20000000) t(i)").fetchall()
+
+
+def test_memory_grows_with_rows_to_half_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_machine", lambda: 4_000_000_000)
+    for rows, expected in ((0, 244.1), (10**7, 244.1), (3 * 10**7, 572.2)):
+        with database.connect(rows=rows) as connection:
+            ((found,),) = connection.execute("select current_setting('memory_limit')").fetchall()
+            assert found.endswith(" MiB") and float(found.split()[0]) == pytest.approx(expected, abs=0.2)
+    with database.connect(rows=10**9) as connection:
+        ((found,),) = connection.execute("select current_setting('memory_limit')").fetchall()
+        assert found == "1.8 GiB"
