@@ -164,6 +164,40 @@ def test_texts_and_marks_can_be_told_from_the_paper(browser: Any, page_file: Pat
     made.page.context.close()
 
 
+def test_on_paper_tables_have_their_heads_and_nothing_is_folded(browser: Any, page_file: Path) -> None:
+    made = Opened(browser, page_file)
+    heads = made.page.locator("thead th").count()
+    made.page.emulate_media(media="print")
+    hidden = made.page.evaluate("""() => [...document.querySelectorAll("thead th:not(.filter)")].filter((each) =>
+        each.textContent.trim() && (each.querySelector("button") ?? each).getClientRects().length === 0)
+        .map((each) => each.textContent)""")
+    folded = made.page.evaluate("""() => [...document.querySelectorAll("details:not([open]) table")].filter((each) =>
+        each.getBoundingClientRect().height === 0 || !each.checkVisibility({contentVisibilityAuto: true})).length""")
+    assert heads > 50 and (hidden, folded) == ([], 0)
+    made.page.context.close()
+
+
+UNNAMED = """() => [...document.querySelectorAll("svg, canvas, table, figure, input, button")].filter((each) => {
+    if (each.closest("[aria-hidden=true], [role=img]") && !each.matches("[role=img]")) return false;
+    if (!each.checkVisibility()) return false;
+    const ids = (each.getAttribute("aria-labelledby") ?? "").split(" ");
+    const by = ids.map((id) => document.getElementById(id)?.textContent);
+    const inner = each.matches("table") ? each.caption?.textContent : each.matches("figure, svg")
+        ? each.querySelector("figcaption, title, h3, [role=img][aria-label]")?.textContent
+            || each.querySelector("[role=img][aria-label]")?.getAttribute("aria-label")
+        : each.textContent || each.labels?.[0]?.textContent || each.title;
+    return !(each.getAttribute("aria-label") || by.join("") || inner || "").trim();
+}).map((each) => `${each.tagName} ${each.id || each.className?.baseVal || each.className || ""} in ${
+    each.closest("section, details, figure")?.id || each.closest("section")?.id || each.parentElement?.className}`)"""
+
+
+def test_all_that_is_seen_has_a_name_for_those_who_listen(browser: Any, page_file: Path) -> None:
+    made = Opened(browser, page_file)
+    made.page.evaluate("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert made.page.evaluate(UNNAMED) == []
+    made.page.context.close()
+
+
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     hostile = '"><img src=x onerror=alert(1)></script><script>alert(2)</script>'
     tables, stats = synthetic.shop(tmp_path, 60)
