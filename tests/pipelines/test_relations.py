@@ -1,9 +1,15 @@
 """Relations: their dialect, their rows against plain loops over frames, and on both engines."""
 
 import json
+import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import amqpscope
-from amqpscope.pipelines.model.walk import schema
+from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import compute, database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
 from tests.dissector.recordings import ours
@@ -142,7 +148,6 @@ def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
 
 
 def test_many_rows_are_planned_for_and_make_the_same_relations(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amqpscope.pipelines.relations import database  # noqa: PLC0415
 
     monkeypatch.setattr(database, "FEW", 0)
     for name, rows in compute.compute(sources("demo")):
@@ -311,7 +316,6 @@ def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: 
 
 
 def test_nothing_but_the_folder_is_read(tmp_path: Path) -> None:
-    from amqpscope.pipelines.relations import database  # noqa: PLC0415
 
     (tmp_path / "in").mkdir()
     (tmp_path / "secret.csv").write_text("a\n1\n")
@@ -376,28 +380,75 @@ def test_relations_on_spark_without_rows_to_begin_with_are_empty(spark: Any) -> 
     assert [made[name].count() for name in wanted] == [0] * len(wanted)
 
 
-def test_a_hundred_thousand_queues_that_are_bound_and_deleted_take_one_step_each():
+def within(steps: int, run: Callable[[], Any]) -> Any:
+    """What a function returns; it fails where that takes more steps (lines of Python, also repeated ones)."""
+    left = steps
+
+    def trace(*_: Any) -> Any:
+        nonlocal left
+        left -= 1
+        assert left, f"more than {steps:,} steps"
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return run()
+    finally:
+        sys.settrace(former)
+
+
+def test_queues_that_are_bound_and_deleted_take_a_few_steps_each() -> None:
     """A deletion looks at its own bindings only."""
-    count = 100_000
-    names = [f"q{n}" for n in range(count)]
-    none, times = pa.nulls(count, pa.string()), pa.array(range(count), pa.int64())
-    columns = dict.fromkeys(("exchange_type", "to_exchange", "source_exchange", "routing_key", "arguments"), none)
-    columns |= dict.fromkeys(("server", "vhost", "exchange"), pa.array(["a"] * count))
-    bound = pa.record_batch(
-        columns | {"method": ["queue.bind"] * count, "queue": names, "done_ts_ns": times, "packet": times}
-    )
-    deleted = bound.set_column(
-        bound.schema.get_field_index("method"), "method", pa.array(["queue.delete"] * count)
-    ).set_column(
-        bound.schema.get_field_index("done_ts_ns"), "done_ts_ns", pa.array(range(count, 2 * count), pa.int64())
-    )
-    (found,) = routes.bindings([bound, deleted]).values()
+    count = 4_000
+    rows = [
+        {
+            "server": "a", "vhost": "a", "method": method, "exchange": "e", "queue": f"q{number}", "packet": number,
+            "done_ts_ns": number + since, "passive": False,
+        }
+        for method, since in (("queue.bind", 0), ("queue.delete", count)) for number in range(count)
+    ]  # fmt: skip
+    changes = conform("changes", {name: pa.array([row[name] for row in rows]) for name in rows[0]}, len(rows))
+    (found,) = within(60 * len(rows), lambda: routes.bindings(changes.to_batches())).values()
     assert [(each.since_ns, each.until_ns) for each in found.bindings] == [(n, n + count) for n in range(count)]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("Query interrupted"), RuntimeError("another"), ValueError("a value")])
-def test_a_query_that_is_interrupted_is_ctrl_c(error: Exception) -> None:
-    """DuckDB raises an error of its own instead, which would be a trace for people who stop the program."""
-    expected = KeyboardInterrupt if "interrupted" in str(error) else type(error)
-    with pytest.raises(expected), database.connect():
-        raise error
+ENDLESS = """
+[[rule]]
+code = "my-endless"
+severity = "note"
+party = "client"
+from = "operations a join operations b on a.channel >= b.channel join operations c on true join operations d on true"
+where = "a.frame_no + b.frame_no + c.frame_no + d.frame_no = -1"
+[rule.values]
+count = "a.frame_no"
+[rule.texts]
+text = "never"
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--rules", "endless.toml"]])
+def test_ctrl_c_ends_the_program_while_duckdb_computes(options: list[str], tmp_path: Path) -> None:
+    """It looks for signals between steps alone, and then raises an error of its own."""
+    (tmp_path / "endless.toml").write_text(ENDLESS)
+    code = f"""if True:
+        from amqpscope.pipelines.relations import database
+        print("ready", flush=True)
+        with database.connect() as connection:
+            connection.execute("select count(*) from range({10**12}) a join range({10**8}) b on a.range = b.range % 2")
+    """
+    program = ["-m", "amqpscope", "summary", str(CAPTURES / "demo.pcap"), *options] if options else ["-c", code]
+    where = {"cwd": tmp_path, "env": os.environ | {"TMPDIR": str(tmp_path)}}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, *program], **where, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            while not list(tmp_path.glob("amqpscope-*")):
+                assert process.poll() is None
+                time.sleep(0.02)
+            time.sleep(1)  # so that it computes
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate(timeout=60)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode in (130, -signal.SIGINT), errors  # shells make 130 of both
+    assert options == [] or "Traceback" not in errors
