@@ -125,7 +125,7 @@ readme: $(BIN)/.ready  ## run the commands of README as they are written, and co
 release: $(BIN)/.ready  ## make a release: make release VERSION=0.2.0 (CONTRIBUTING, Releases)
 	$(BIN)/python -m tools.release "$(VERSION)"
 	$(MAKE) reference
-	$(MAKE) lint test-all test-wheel docs
+	$(MAKE) lint test-all test-wheel docs readme
 	$(BIN)/python -m tools.release "$(VERSION)" --finish
 	@echo "Committed and tagged v$(VERSION), built in dist/ and build/site/. Next: git push --follow-tags"
 

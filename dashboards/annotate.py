@@ -8,8 +8,8 @@ from typing import Any
 
 from amqpscope.dashboards import findings as rules
 from amqpscope.dashboards import first_screen, relations, units
+from amqpscope.dashboards.replacing import replacing
 from amqpscope.dashboards.tables import Tables
-from amqpscope.dashboards.unfinished import unfinished
 from amqpscope.dissector.capture.commenting import Copied, copy
 from amqpscope.pipelines.relations import compute
 
@@ -62,7 +62,7 @@ def write(tables: Tables, capture: Path, name: str, out: Path) -> Copied:
         CaptureError: the capture cannot be read.
     """
     assert tables.analyzed is not None
-    with unfinished(out) as other, other.open("wb") as file:
+    with replacing(out) as other, other.open("wb") as file:
         return copy(str(capture), name, file, comments(tables, name), summary(tables))
 
 
@@ -216,7 +216,7 @@ def write_profile(folder: Path) -> None:
     Raises:
         Error: it cannot be written, or something else is there.
     """
-    with unfinished(folder) as made:
+    with replacing(folder) as made:
         made.mkdir(parents=True)
         (made / "colorfilters").write_text(COLOURS, encoding="utf-8")
         (made / "preferences").write_text(PREFERENCES, encoding="utf-8")

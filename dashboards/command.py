@@ -223,6 +223,7 @@ class Summary:
         from amqpscope.dashboards import first_screen  # noqa: PLC0415
         from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
         from amqpscope.spec import findings  # noqa: PLC0415
+        from amqpscope.spec.layout import paint  # noqa: PLC0415
 
         rules = findings.user(arguments.rules) if arguments.rules else None
         failing = False
@@ -236,7 +237,7 @@ class Summary:
                 return
             width = min(shutil.get_terminal_size((first_screen.WIDTH, 24)).columns, first_screen.WIDEST)
             begin = followed.begin(sys.stdout) if follows else ""
-            print(begin + first_screen.text(data, max(width, 40), arguments.states), end="", flush=True)
+            print(begin + first_screen.text(data, max(width, 40), arguments.states, paint), end="", flush=True)
 
         if follows:
             from amqpscope.dashboards import followed  # noqa: PLC0415

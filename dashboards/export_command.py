@@ -41,8 +41,8 @@ class Annotate:
         """
         from amqpscope.dashboards import annotate  # noqa: PLC0415
         from amqpscope.dashboards.command import analyzed  # noqa: PLC0415
+        from amqpscope.dashboards.replacing import replacing  # noqa: PLC0415
         from amqpscope.dashboards.tables import Tables  # noqa: PLC0415
-        from amqpscope.dashboards.unfinished import unfinished  # noqa: PLC0415
         from amqpscope.dissector.formatting import counted  # noqa: PLC0415
         from amqpscope.errors import Error  # noqa: PLC0415
 
@@ -67,7 +67,7 @@ class Annotate:
                 if copied.problem:
                     sys.stderr.write(f"amqpscope: {capture}: {copied.problem}\n")
             if arguments.lua:
-                with unfinished(arguments.lua) as file:
+                with replacing(arguments.lua) as file:
                     file.write_text(annotate.lua(tables, capture.name), encoding="utf-8")
             if arguments.profile:
                 annotate.write_profile(arguments.profile)
@@ -110,7 +110,7 @@ class Export:
         """
         from amqpscope.dashboards import making  # noqa: PLC0415
         from amqpscope.dashboards.exports import KINDS  # noqa: PLC0415
-        from amqpscope.dashboards.unfinished import unfinished  # noqa: PLC0415
+        from amqpscope.dashboards.replacing import replacing  # noqa: PLC0415
         from amqpscope.dissector.cli.program import settle  # noqa: PLC0415
         from amqpscope.dissector.places import place  # noqa: PLC0415
         from amqpscope.errors import Error, MissingError  # noqa: PLC0415
@@ -125,7 +125,7 @@ class Export:
                 raise MissingError(f"no such folder: {folder}")
         if not making.are_tables(folders):
             raise Error(f"{folders[0]} is no folder of tables; run `amqpscope analyze {folders[0]} -o STATS` first")
-        with making.of_folders(folders) as tables, unfinished(path) as other:
+        with making.of_folders(folders) as tables, replacing(path) as other:
             told = KINDS[arguments.kind](tables, other)
         sys.stderr.write(f"{path}: {told}\n")
         return 0
@@ -197,10 +197,10 @@ class Compare:
             before, after = found
             if arguments.output:
                 from amqpscope.dashboards import page  # noqa: PLC0415 - needs Jinja2
-                from amqpscope.dashboards.unfinished import unfinished  # noqa: PLC0415
+                from amqpscope.dashboards.replacing import replacing  # noqa: PLC0415
 
                 text = page.assemble(f"{before.name} and {after.name}", compare.sections(before, after))
-                with unfinished(arguments.output) as file:
+                with replacing(arguments.output) as file:
                     file.write_text(text, encoding="utf-8")
                 sys.stderr.write(f"{arguments.output}\n")
             elif arguments.format == "json":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "to
 LEAST_BUCKETS = 3
 """Buckets below which a course over time says no more than the mean above."""
 NANO = 10**9
+Ink = Callable[[str, str], str]
+"""Returns a text in a colour of `layout.INKS`."""
 _TIED = "\N{NO-BREAK SPACE}"
 """Between a word and its number, where a line must not break."""
 
@@ -92,18 +94,20 @@ def _brokers(endpoints: Sequence[Row]) -> list[str]:
     return [f"{name} at {server}" for server, names in named.items() for name in names or ["broker"]]
 
 
-def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False) -> str:
+def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False, ink: Ink = lambda text, _: text) -> str:
     """Return the first screen as text.
 
     Args:
         data: what `collect` returned.
         width: columns.
         states: whether to list all rules with their states.
+        ink: paints heads, and who is to act by severity.
     """
-    blocks = [_head(data, width), _unreadable(data, width), _wrong(data, width)]
+    blocks = [_head(data, width), _unreadable(data, width, ink), _wrong(data, width, ink)]
     if data["findings"] or not data["not_readable"]:
-        blocks += [_queues(data["queues"], width), _clients(data, width), _times(data, width)]
-        blocks += [_rates(data, width)]
+        for block in (_queues(data["queues"], width), _clients(data, width), _times(data, width), _rates(data, width)):
+            head, line, rest = block.partition("\n")
+            blocks.append(ink(head, "name") + line + rest if block else "")
     if states:
         blocks.append(
             "\n".join(f"{row['code']:22} {row['state']:15} {row['reason'] or ''}".rstrip() for row in data["rules"])
@@ -142,25 +146,26 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     return "\n".join(part for text in lines for part in textwrap.wrap(text, width))
 
 
-def _unreadable(data: Mapping[str, Any], width: int) -> str:
+def _unreadable(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     lines = []
     for row in data["not_readable"]:
-        lines += textwrap.wrap(
-            f"NOT READABLE  {clean(row['text'])} {clean(row['advice'])}", width, subsequent_indent=" " * 14
-        )
+        said = f"NOT READABLE  {clean(row['text'])} {clean(row['advice'])}"
+        first, *rest = textwrap.wrap(said, width, subsequent_indent=" " * 14)
+        lines += [first.replace("NOT READABLE", ink("NOT READABLE", row["severity"]), 1), *rest]
     return "\n".join(lines)
 
 
-def _wrong(data: Mapping[str, Any], width: int) -> str:
+def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     findings = data["findings"]
     worse = [row for row in findings if row["severity"] != SEVERITIES[-1]]
     notes = [row for row in findings if row["severity"] == SEVERITIES[-1]]
-    lines = ["WHAT IS WRONG"] if worse else []
+    lines = [ink("WHAT IS WRONG", "name")] if worse else []
     room = len(str(min(len(worse), MOST_FINDINGS))) + 1
     for number, row in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<{room}}{row['party'].upper():8} "
         body = clean(row["text"]) + _packets(row, len(data["captures"]) > 1)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
+        wrapped[0] = ink(head.rstrip(), row["severity"]) + wrapped[0][len(head.rstrip()) :]
         lines += [line.replace(_TIED, " ") for line in wrapped]
     if len(worse) > MOST_FINDINGS:
         lines.append(f"and {len(worse) - MOST_FINDINGS} more: --format json has all of them")

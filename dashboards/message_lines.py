@@ -11,6 +11,7 @@ from typing import TextIO
 from amqpscope.dashboards.messages import COLUMNS, UNKNOWN, Found, Row
 from amqpscope.dissector.formatting import clean, duration, exact, instant, plain
 from amqpscope.pipelines.findings import size
+from amqpscope.spec.layout import paint
 
 NARROWEST = 80
 KINDS = {"publish": "pub", "deliver": "del", "get": "get"}
@@ -25,6 +26,15 @@ DEFAULT_EXCHANGE = "(default)"
 LEAST, LEAST_ANSWER, SIZE, ANSWER = 4, 14, 8, 30
 """Characters: of a cut column, of a cut answer; of a size and an answer, at most."""
 DAY = 86_400 * 10**9
+LOOKS = {
+    "returned": "error",
+    "nack": "error",
+    "reject": "error",
+    "none": "warning",
+    "none,": "warning",
+    "unknown:": "aside",
+}
+"""Colours of answers by a word of theirs (`layout.INKS`)."""
 
 
 def json_lines(found: Found, out: TextIO, zone: tzinfo) -> None:
@@ -62,8 +72,14 @@ def text_lines(found: Found, out: TextIO, zone: tzinfo, width: int) -> None:
     with_day = last - first >= DAY
     widths = _widths(found, max(width, NARROWEST), with_day)
     for row in _rows(found, zone, with_day):
-        cells = (_padded(row[name], room, name in ("packet", "size")) for name, room in widths.items())
-        out.write(" ".join(cells).rstrip() + "\n")
+        cells = {name: _padded(row[name], room, name in ("packet", "size")) for name, room in widths.items()}
+        if row is HEADS:
+            out.write(paint(" ".join(cells.values()).rstrip(), "name") + "\n")
+            continue
+        look = next((look for word, look in LOOKS.items() if word in row["answer"].split()), "")
+        if look:  # the last column: nothing is aligned after it
+            cells["answer"] = paint(cells["answer"].rstrip(), look)
+        out.write(" ".join(cells.values()).rstrip() + "\n")
 
 
 def _rows(found: Found, zone: tzinfo, with_day: bool) -> Iterator[dict[str, str]]:

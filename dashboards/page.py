@@ -40,9 +40,9 @@ from amqpscope.dashboards import (
 from amqpscope.dashboards.chart import Chart
 from amqpscope.dashboards.lanes import Lane, Overview
 from amqpscope.dashboards.overview import First
+from amqpscope.dashboards.replacing import replacing
 from amqpscope.dashboards.section import Cell, Column, Figure, Grid, Section, Single
 from amqpscope.dashboards.tables import Tables
-from amqpscope.dashboards.unfinished import unfinished
 from amqpscope.dissector.tables import origin
 from amqpscope.errors import Error, MissingError
 
@@ -313,7 +313,7 @@ def write(
     if not is_ours:
         check(path, about(tables) if captures is None else captures)
     text = render(tables, refresh_s)
-    with unfinished(path) as file:
+    with replacing(path) as file:
         file.write_text(text, encoding="utf-8")
 
 

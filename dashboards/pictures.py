@@ -12,9 +12,9 @@ import numpy as np
 
 from amqpscope.dashboards import heatmap, lanes, percentiles, sizes, staircase, streams, theme, units, waits
 from amqpscope.dashboards.chart import Boxes, Chart, Dots, Line, Mark, Panel, Scale
+from amqpscope.dashboards.replacing import replacing
 from amqpscope.dashboards.section import Figure as Drawn
 from amqpscope.dashboards.tables import Tables
-from amqpscope.dashboards.unfinished import unfinished
 from amqpscope.errors import Error
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ FORMATS: dict[str, dict[str, str | None]] = {
     "png": {"Software": MAKER}, "svg": {"Creator": MAKER, "Date": None}, "pdf": {"Creator": MAKER},
 }  # fmt: skip
 """What pictures of a format note: what made them, and no date."""
-_LARGEST = 1 << 24
+_ENDS = 1 << 20
+"""Bytes at the beginning or the end of a picture in which its notes lie."""
 _GLYPHS = {"x": "x", "^": "^", "D": "D"}
 
 
@@ -54,7 +55,9 @@ def check(name: str, path: Path) -> None:
         raise PlotError(f"{path}: its format is not known; end its name with .{', .'.join(FORMATS)}")
     if path.is_file():
         with path.open("rb") as file:
-            found = file.read(_LARGEST)
+            found = file.read(_ENDS)
+            file.seek(max(len(found), path.stat().st_size - _ENDS))
+            found += file.read(_ENDS)
         if found and MAKER.encode() not in found:
             raise PlotError(f"{path} is a file that is no picture of amqpscope; name another file, or remove it")
 
@@ -77,16 +80,15 @@ def figure(name: str, tables: Tables) -> Figure:
 
 
 def save(name: str, tables: Tables, path: Path) -> None:
-    """Write a picture of statistics to a file, as its name says: PNG, SVG or PDF.
+    """Write a picture of statistics to a file that `check` allows, as its name says: PNG, SVG or PDF.
 
     Raises:
-        PlotError: see `check` and `figure`.
+        PlotError: see `figure`.
         Error: the file cannot be written.
     """
-    check(name, path)
     kind = path.suffix.removeprefix(".").lower()
     made = figure(name, tables)
-    with unfinished(path) as file:
+    with replacing(path) as file:
         made.savefig(file, format=kind, dpi=DPI, metadata=FORMATS[kind])
 
 

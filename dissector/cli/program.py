@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if is_running:
         _open_streams()
     gc.set_threshold(process.COLLECT_AT)
-    os.environ.setdefault(*process.KEEPING)
+    os.environ.setdefault(*process.ALLOCATOR)
     try:
         return _run(argv)
     except KeyboardInterrupt:
@@ -159,11 +159,14 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _refuse_unknown(own: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End at an option that no parser has; argparse would first ask for what is missing because of it."""
+    """End at an option that no parser has; argparse would first ask for what is missing because of it.
+
+    As for argparse, what has a space before any `=` is a value.
+    """
     names = [name for action in own._actions for name in action.option_strings]
     for word in itertools.takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
-        if word.startswith("--") and not any(each.startswith(name) for each in names):
+        if word.startswith("--") and " " not in name and not any(each.startswith(name) for each in names):
             own.error(f"unrecognized arguments: {word}{near(name, (each for each in names if each[:2] == '--'))}")
 
 

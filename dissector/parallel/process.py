@@ -8,9 +8,10 @@ from importlib.abc import MetaPathFinder
 
 COLLECT_AT = 100_000
 """Objects made between two passes of the garbage collector: cycles are rare, and each pass takes 40 ms."""
-KEEPING = "MIMALLOC_PURGE_DELAY", "-1"
-"""Read by Arrow's allocator when it is loaded: it keeps what is freed for what comes next. Rows come and go
-in turns, and memory from the system takes a sixth of the time of `analyze`."""
+ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL", "system"
+"""Read by Arrow when it is loaded. One thread allocates rows and another frees them: Arrow's own allocator keeps what
+is free in heaps of each thread (80 MB of 850 in `analyze`), and giving that back after each step takes a tenth of the
+time."""
 
 MALLOC = {-8: 1, -3: 2 << 20, -1: 32 << 20}
 """Options of glibc's `mallopt`: heaps, bytes from which on memory is mapped, and those that may be free at the end. One

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,13 +26,17 @@ from amqpscope.spec.findings import Rule
 if TYPE_CHECKING:
     import duckdb
 
-BY_CONNECTION = ("time_spent", "occupancy", "tcp_causes")
-"""Relations of which no row needs rows of several connections, and which sort all moments."""
+BY_CONNECTION = ("changes", "time_spent", "occupancy", "tcp_causes", "paces")
+"""Relations of which no row needs rows of several connections, and which join or sort as many rows as there are."""
 SHARE = 1 << 20
 """Rows of statistics from which the rows of such a relation are computed at a time."""
+BEGIN = re.compile(r"^(with|select)\b", re.MULTILINE)
+"""Where a text begins, after what it says of itself."""
 AT_A_TIME = 1 << 17
 """Rows of a relation that are in memory besides the database."""
 SECOND = 1_000_000_000
+CHANGES = "changes"
+"""What Python makes its tables of."""
 FINDINGS = ("findings", "rules")
 """Made by rules, of all others."""
 MOST_BUCKETS = 3_600
@@ -51,7 +56,7 @@ def compute(given: Mapping[str, pa.Table], wanted: Iterable[str] | None = None) 
     """
     plan = Plan.of(wanted)
     tables = {name: given.get(name, schema(name).empty_table()) for name in plan.sources}
-    with database.connect(few=sum(map(len, tables.values())) < database.FEW) as connection:
+    with database.connect(rows=sum(map(len, tables.values()))) as connection:
         for name, rows in tables.items():
             database.view(connection, name, rows, schema(name))
         yield from _whole(_computed(connection, plan))
@@ -101,15 +106,15 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
     """
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
     local = {name: [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else [] for name in names}
-    few = viewed is not None and sum(weight(folder, name, ())[0] for name in local) < database.FEW
-    with database.connect(viewed, few) as connection:
+    rows = sum(weight(folder, name, ())[0] for name in local) if viewed else database.FEW
+    with database.connect(viewed, rows) as connection:
         for name, files in local.items():
             suffices(folder, name, schema(name).names)
             if files:
                 database.view(connection, name, files, schema(name))
                 continue
-            rows = map(decoded, read_parts(folder, name, schema(name).names))
-            whole = pa.concat_tables([schema(name).empty_table(), *rows], promote_options="default")
+            read = map(decoded, read_parts(folder, name, schema(name).names))
+            whole = pa.concat_tables([schema(name).empty_table(), *read], promote_options="default")
             database.view(connection, name, whole, schema(name))
         yield connection
 
@@ -138,6 +143,8 @@ class Plan(NamedTuple):
         read = read.union(*(tables_of(texts()[name]) for name in run))
         if (asked | read) & {*MADE}:
             read = read.union(*(tables_of(each) for each in (ENDPOINTS, SETUP, KEYS, QUEUES)))
+            run = needed(asked | read)
+            read = read.union(*(tables_of(texts()[name]) for name in run))
         return cls(asked, run, read)
 
     @property
@@ -151,30 +158,35 @@ def _computed(
 ) -> Iterator[tuple[str, pa.Table]]:
     asked, run, read = plan
     if (asked | read) & {*MADE}:
+        _keep(connection, CHANGES)
         for name, rows in _made(connection).items():
             database.keep(connection, name, rows)
             if name in asked:
                 yield name, rows
     none = database.empty(connection)
     for name in run:
-        if begins_with(name) in none:
+        is_kept = name == CHANGES and bool((asked | read) & {*MADE})
+        if begins_with(name) in none and not is_kept:
             none.add(name)
             database.keep_none(connection, name, schema(name))
             if name in asked:
                 yield name, schema(name).empty_table()
             continue
-        shares = _in_shares(connection, name)
-        if name in read:
-            for number, text in enumerate(shares):
-                connection.execute(f"insert into {name} {text}" if number else f"create table {name} as {text}")
-            shares = [f"from {name}"]
-        for text in shares if name in asked else ():
+        if name in read and not is_kept:
+            _keep(connection, name)
+        for text in () if name not in asked else [f"from {name}"] if name in read else _in_shares(connection, name):
             reader = connection.sql(text).to_arrow_reader(AT_A_TIME)
             yield name, declared(name, reader.schema.empty_table())
             for batch in reader:
                 yield name, declared(name, pa.Table.from_batches([batch]))
     if asked & {*FINDINGS}:
         yield from evaluate(partial(database.rows, connection), rules, database.empty(connection)).items()
+
+
+def _keep(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Keep the rows of a relation, which other texts read, as a table."""
+    for number, text in enumerate(_in_shares(connection, name)):
+        connection.execute(f"insert into {name} {text}" if number else f"create table {name} as {text}")
 
 
 def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
@@ -184,13 +196,15 @@ def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
     """
     text = texts()[name]
     read = [each for each in tables_of(text) if name in BY_CONNECTION and each in SOURCES]
-    if not read:
+    count = 1 + sum(len(connection.table(each)) for each in read) // SHARE
+    if count == 1:
         return [text]
-    total = sum(len(connection.table(each)) for each in read)
-    count, (head, rest) = 1 + total // SHARE, text.split("with ", 1)
     of = "{} as not materialized (select * from main.{} where connection_id % {} = {})"
     shares = [", ".join(of.format(each, each, count, number) for each in read) for number in range(count)]
-    return [f"{head}with {share}, {rest}" for share in shares] if count > 1 else [text]
+    begins = BEGIN.search(text)
+    assert begins is not None
+    head, rest = text[: begins.start()], text[begins.end() :]
+    return [f"{head}with {share}{',' if begins[0] == 'with' else ' select'}{rest}" for share in shares]
 
 
 def declared(name: str, rows: pa.Table) -> pa.Table:
@@ -213,11 +227,11 @@ def _made(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
 
 
 ENDPOINTS = "select first_ts_ns, last_ts_ns from endpoints where server is not null"
-SETUP = f"""
+SETUP = """
     select server, vhost, done_ts_ns, method, passive, exchange, exchange_type, to_exchange, source_exchange, queue,
         routing_key, arguments, packet
-    from ({texts()["changes"]}) c where done_ts_ns is not null
-    order by done_ts_ns nulls first, connection_id nulls first, frame_no nulls first"""  # noqa: S608 - ours
+    from changes where done_ts_ns is not null
+    order by done_ts_ns nulls first, connection_id nulls first, frame_no nulls first"""
 KEYS = """
     select n.server, coalesce(n.vhost, '') as vhost, p.exchange, p.routing_key
     from published p join endpoints n on p.connection_id = n.connection_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import tempfile
@@ -15,12 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqpscope.dissector.places import Place
+from amqpscope.errors import Error
 
 if TYPE_CHECKING:
     import duckdb
 
-MEMORY = "256MB"
-"""Memory beyond which DuckDB writes to temporary files."""
+MEMORY = 256_000_000
+"""Bytes of memory beyond which DuckDB writes to temporary files."""
+MEMORY_PER_ROW = 20
+"""The same for each row of statistics, where that is more: not all that joins and windows keep can go to files."""
 THREADS = 2
 SAFE = (
     "set python_enable_replacements = false",
@@ -47,21 +51,33 @@ _TYPES = {
 }  # fmt: skip
 
 
+class MemoryLimitError(Error):
+    """Relations need more memory than there is; the message is one line that says what to do."""
+
+
+def _machine() -> int:
+    """Return the bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+
+
 @contextmanager
-def connect(folder: Path | None = None, few: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(folder: Path | None = None, rows: int = FEW) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database in memory that loads no extension, keeps its settings, and reads files of one folder at most.
 
     What does not fit into memory lies in a temporary folder meanwhile.
 
     Args:
         folder: that folder; None: no file.
-        few: whether its tables have less than FEW rows.
+        rows: of its tables, in all.
+
+    Raises:
+        MemoryLimitError: there is too little memory for so many rows.
     """
     import duckdb  # noqa: PLC0415 - loaded by those who compute relations
 
     with tempfile.TemporaryDirectory(prefix="amqpscope-") as spilled:
         settings: dict[str, Any] = {
-            "memory_limit": MEMORY,
+            "memory_limit": f"{max(MEMORY, min(MEMORY_PER_ROW * rows, _machine() // 2)) // 1_000_000}MB",
             "threads": THREADS,
             "temp_directory": spilled,
             "preserve_insertion_order": False,
@@ -69,9 +85,13 @@ def connect(folder: Path | None = None, few: bool = False) -> Iterator[duckdb.Du
         with duckdb.connect(":memory:", config=settings) as made, _interruptible(made):
             if folder is not None:
                 made.execute("set allowed_directories = [?]", [str(folder.absolute())])
-            for each in (*(AS_THEY_STAND if few else ()), *SAFE):
+            for each in (*(AS_THEY_STAND if rows < FEW else ()), *SAFE):
                 made.execute(each)
-            yield made
+            try:
+                yield made
+            except duckdb.OutOfMemoryException as error:
+                text = f"{rows:,} rows of statistics need more memory than there is: use --master, or fewer captures"
+                raise MemoryLimitError(text) from error
 
 
 @contextmanager

@@ -60,12 +60,18 @@ kinds as (
     left join totals t on d.connection_id = t.connection_id and d.from_client = t.from_client and d.kind = t.kind
     group by d.connection_id, d.from_client, d.kind
 ),
+ends as (
+    -- the sums at both ends of each wait, by grouping: joined with each other they would be a product
+    select w.connection_id, w.asked, w.frame_no, w.latency_ns, s.from_client, s.kind, s.sum_ns as since_ns,
+        cast(null as bigint) as until_ns
+    from waits w join sums s on w.connection_id = s.connection_id and w.since_ts_ns = s.ts_ns
+    union all
+    select w.connection_id, w.asked, w.frame_no, w.latency_ns, s.from_client, s.kind, cast(null as bigint), s.sum_ns
+    from waits w join sums s on w.connection_id = s.connection_id and w.until_ts_ns = s.ts_ns
+),
 held as (
-    select w.connection_id, w.asked, w.frame_no, w.latency_ns, u.from_client, u.kind, u.sum_ns - s.sum_ns as delayed_ns
-    from waits w
-    join sums s on w.connection_id = s.connection_id and w.since_ts_ns = s.ts_ns
-    join sums u on w.connection_id = u.connection_id and w.until_ts_ns = u.ts_ns
-        and u.from_client = s.from_client and u.kind = s.kind
+    select connection_id, asked, frame_no, latency_ns, from_client, kind, max(until_ns) - max(since_ns) as delayed_ns
+    from ends group by connection_id, asked, frame_no, latency_ns, from_client, kind
 ),
 explained as (
     select connection_id, from_client, kind,

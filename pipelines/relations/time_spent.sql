@@ -54,35 +54,41 @@ with spans as (
 inside as (
     select s.connection_id, s.owner,
         case when s.begin_ts_ns > n.first_ts_ns then s.begin_ts_ns else n.first_ts_ns end as begin_ts_ns,
-        max(case when s.end_ts_ns < n.last_ts_ns then s.end_ts_ns else n.last_ts_ns end) as end_ts_ns
+        case when s.end_ts_ns < n.last_ts_ns then s.end_ts_ns else n.last_ts_ns end as end_ts_ns
     from spans s join endpoints n on s.connection_id = n.connection_id
     where s.begin_ts_ns < s.end_ts_ns and s.begin_ts_ns < n.last_ts_ns and s.end_ts_ns > n.first_ts_ns
-    group by s.connection_id, s.owner, case when s.begin_ts_ns > n.first_ts_ns then s.begin_ts_ns else n.first_ts_ns end
+),
+begun as (
+    -- how far those reach that begin at a moment: of the first owner, of the first two, and so on
+    select connection_id, begin_ts_ns, max(case when owner = 1 then end_ts_ns end) as end_1_ts_ns,
+        max(case when owner <= 2 then end_ts_ns end) as end_2_ts_ns,
+        max(case when owner <= 3 then end_ts_ns end) as end_3_ts_ns, max(end_ts_ns) as end_4_ts_ns
+    from inside group by connection_id, begin_ts_ns
 ),
 reached as (
-    -- how far those before it reach: all, and those of the first owners
-    select connection_id, owner, begin_ts_ns, end_ts_ns,
-        max(case when owner = 1 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as until_1_ts_ns,
-        max(case when owner <= 2 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as until_2_ts_ns,
-        max(case when owner <= 3 then end_ts_ns end) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as until_3_ts_ns,
-        max(end_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
-            rows between unbounded preceding and 1 preceding) as until_4_ts_ns
-    from inside
+    -- and how far those reach that begin before
+    select connection_id, begin_ts_ns, end_1_ts_ns, end_2_ts_ns, end_3_ts_ns, end_4_ts_ns,
+        max(end_1_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as to_1_ts_ns,
+        max(end_2_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as to_2_ts_ns,
+        max(end_3_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as to_3_ts_ns,
+        max(end_4_ts_ns) over (partition by connection_id order by begin_ts_ns nulls last
+            rows between unbounded preceding and 1 preceding) as to_4_ts_ns
+    from begun
 ),
 sums as (
-    -- the time of the first owner, of the first two together, and so on: of each span what those before it leave
+    -- the time of the first owner, of the first two together, and so on: of each moment what those before it leave
     select connection_id,
-        cast(sum(case when owner > 1 or until_1_ts_ns >= end_ts_ns then 0
-            when until_1_ts_ns > begin_ts_ns then end_ts_ns - until_1_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_1_ns,
-        cast(sum(case when owner > 2 or until_2_ts_ns >= end_ts_ns then 0
-            when until_2_ts_ns > begin_ts_ns then end_ts_ns - until_2_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_2_ns,
-        cast(sum(case when owner > 3 or until_3_ts_ns >= end_ts_ns then 0
-            when until_3_ts_ns > begin_ts_ns then end_ts_ns - until_3_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_3_ns,
-        cast(sum(case when until_4_ts_ns >= end_ts_ns then 0
-            when until_4_ts_ns > begin_ts_ns then end_ts_ns - until_4_ts_ns else end_ts_ns - begin_ts_ns end) as bigint) as to_4_ns
+        cast(sum(case when to_1_ts_ns >= end_1_ts_ns then 0 when to_1_ts_ns > begin_ts_ns then end_1_ts_ns - to_1_ts_ns
+            when end_1_ts_ns > begin_ts_ns then end_1_ts_ns - begin_ts_ns else 0 end) as bigint) as to_1_ns,
+        cast(sum(case when to_2_ts_ns >= end_2_ts_ns then 0 when to_2_ts_ns > begin_ts_ns then end_2_ts_ns - to_2_ts_ns
+            when end_2_ts_ns > begin_ts_ns then end_2_ts_ns - begin_ts_ns else 0 end) as bigint) as to_2_ns,
+        cast(sum(case when to_3_ts_ns >= end_3_ts_ns then 0 when to_3_ts_ns > begin_ts_ns then end_3_ts_ns - to_3_ts_ns
+            when end_3_ts_ns > begin_ts_ns then end_3_ts_ns - begin_ts_ns else 0 end) as bigint) as to_3_ns,
+        cast(sum(case when to_4_ts_ns >= end_4_ts_ns then 0 when to_4_ts_ns > begin_ts_ns then end_4_ts_ns - to_4_ts_ns
+            when end_4_ts_ns > begin_ts_ns then end_4_ts_ns - begin_ts_ns else 0 end) as bigint) as to_4_ns
     from reached group by connection_id
 ),
 stops as (

@@ -31,8 +31,6 @@ from amqpscope.pipelines.run.sorting import PLACE, Sorted, encoded, joined
 
 PART = 1 << 17
 """Smaller parts are joined."""
-TRIM = 1 << 20
-"""After this many rows, unused memory goes back to the system: one thread allocates rows, and another frees them."""
 ROOM = 3 << 28
 """Bytes of rows in memory beyond which they go to files."""
 SPAN = 1 << 20
@@ -124,7 +122,6 @@ class EventStore:
         self._wanted = {source: wanted(needs, source) for source in self.layouts if ev.merges(source)}
         self.parts_in_memory: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
-        self._added = 0
         self._small = dict.fromkeys(self.layouts, 0)
         """The last parts with few rows."""
 
@@ -160,15 +157,11 @@ class EventStore:
         self.parts_in_memory[source].append(rows)
         self._join(source, len(rows))
         self.rows += len(rows)
-        self._added += len(rows)
         self.held += _size(rows, further)
         if self.room is not None and self.held > self.room:
             self._spill(self.connections(1))
             if self.held > self.room:
                 self._spill()
-        if self._added > TRIM:
-            self._added = 0
-            pa.default_memory_pool().release_unused()
 
     def _join(self, source: int, rows: int) -> None:
         """Join the last small parts: their columns share memory with columns of the dissector that are not needed."""
@@ -213,7 +206,6 @@ class EventStore:
                 self._buckets.write(name, part, bucket)
                 if more is not None and len(more):
                     self._buckets.write(f"{name} further", more, bucket[part[PLACE].is_valid().to_numpy()])
-        pa.default_memory_pool().release_unused()
 
     def _bucket(self, source: int, rows: pa.Table) -> Any:
         """Return the number of each row's bucket (int64)."""
@@ -316,7 +308,6 @@ class EventStore:
                     for number, part in enumerate(parts):
                         parts[number] = merged(source, part, self._wanted[source], apart, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
-                pa.default_memory_pool().release_unused()
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
         return Sorted(tables, columns, self.compiled)
 

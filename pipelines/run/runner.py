@@ -212,7 +212,6 @@ class Runner:
             yield from self._go_on(everything)
         self._held = sum(part.nbytes for parts in self._known.values() for part in parts)
         self._full = max(self.least, (self.store.held + self._held) * 3 // 2)
-        pa.default_memory_pool().release_unused()  # one thread allocates rows, and another frees them
 
     def _go_on(self, everything: bool) -> Iterator[Rows]:
         """Walk over connections that go on: over all, or those with many rows."""

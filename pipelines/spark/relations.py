@@ -51,6 +51,7 @@ def relations(
     kept: list[DataFrame] = []
     try:
         if (asked | read) & {*MADE}:
+            known[compute.CHANGES] = _rows(spark, texts()[compute.CHANGES], known)
             ends, setup, *others = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, KEYS, QUEUES))
             for name, table in python_tables(ends, setup.to_batches(), *others).items():
                 known[name], small[name] = of_arrow(spark, table), table

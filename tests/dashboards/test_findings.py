@@ -1,5 +1,6 @@
 """The first screen of the page: what the rules found, by party, or what could not be judged."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from amqpscope.dashboards import findings, first_screen, overview, page
 from amqpscope.dashboards.overview import First
 from amqpscope.dashboards.section import Finding
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dissector.cli.program import main
 from tests.dashboards import synthetic
 
 CAPTURES = Path(__file__).parents[1] / "captures"
+TICKETS = CAPTURES.parent / "tickets"
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +92,15 @@ def test_clients_that_publish_to_streams_and_namesakes(tmp_path: Path) -> None:
     assert "rstream-producer  stream orders 30" in first_screen.text(data)
     data["clients"] = [row | {"addresses": 2} for row in data["clients"]]
     assert "rstream-producer (2 addresses)  stream orders 30" in first_screen.text(data)
+
+
+@pytest.mark.parametrize("command", ["summary", "messages"])
+def test_heads_and_what_is_wrong_are_painted_where_asked_for(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [command, str(TICKETS / "ack_too_late.pcap")]
+    shown = {}
+    for when in ("never", "always"):
+        main([*words, "--color", when])
+        shown[when] = capsys.readouterr().out
+    assert "\x1b[" not in shown["never"] and "\x1b[1m" in shown["always"]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown["always"]) == shown["never"]
+    assert ("\x1b[1;31m1 CLIENT\x1b[0m" in shown["always"]) == (command == "summary")

@@ -148,7 +148,6 @@ def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
 
 
 def test_many_rows_are_planned_for_and_make_the_same_relations(monkeypatch: pytest.MonkeyPatch) -> None:
-
     monkeypatch.setattr(database, "FEW", 0)
     for name, rows in compute.compute(sources("demo")):
         assert in_any_order(rows) == in_any_order(statistics("demo")[name]), name
@@ -413,6 +412,24 @@ def test_queues_that_are_bound_and_deleted_take_a_few_steps_each() -> None:
     assert [(each.since_ns, each.until_ns) for each in found.bindings] == [(n, n + count) for n in range(count)]
 
 
+def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "MEMORY", 16_000_000)
+    line = r"^10,000 rows of statistics need .* use --master"
+    with pytest.raises(database.MemoryLimitError, match=line), database.connect() as connection:
+        connection.execute("select count(distinct i || 'long text') from range(20000000) t(i)").fetchall()
+
+
+def test_memory_grows_with_rows_to_half_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_machine", lambda: 4_000_000_000)
+    for rows, expected in ((0, 244.1), (10**7, 244.1), (3 * 10**7, 572.2)):
+        with database.connect(rows=rows) as connection:
+            ((found,),) = connection.execute("select current_setting('memory_limit')").fetchall()
+            assert found.endswith(" MiB") and float(found.split()[0]) == pytest.approx(expected, abs=0.2)
+    with database.connect(rows=10**9) as connection:
+        ((found,),) = connection.execute("select current_setting('memory_limit')").fetchall()
+        assert found == "1.8 GiB"
+
+
 ENDLESS = """
 [[rule]]
 code = "my-endless"
@@ -427,28 +444,40 @@ text = "never"
 """
 
 
-@pytest.mark.parametrize("options", [[], ["--rules", "endless.toml"]])
-def test_ctrl_c_ends_the_program_while_duckdb_computes(options: list[str], tmp_path: Path) -> None:
-    """It looks for signals between steps alone, and then raises an error of its own."""
+def test_ctrl_c_ends_the_program_while_duckdb_computes(tmp_path: Path) -> None:
+    """DuckDB raises an error of its own then, which would be a trace for people who stop the program."""
     (tmp_path / "endless.toml").write_text(ENDLESS)
-    code = f"""if True:
-        from amqpscope.pipelines.relations import database
-        print("ready", flush=True)
-        with database.connect() as connection:
-            connection.execute("select count(*) from range({10**12}) a join range({10**8}) b on a.range = b.range % 2")
-    """
-    program = ["-m", "amqpscope", "summary", str(CAPTURES / "demo.pcap"), *options] if options else ["-c", code]
-    where = {"cwd": tmp_path, "env": os.environ | {"TMPDIR": str(tmp_path)}}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, *program], **where, **pipes) as process:  # type: ignore[call-overload]
+    command = [sys.executable, "-m", "amqpscope", "summary", str(CAPTURES / "demo.pcap"), "--rules", "endless.toml"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             while not list(tmp_path.glob("amqpscope-*")):
                 assert process.poll() is None
                 time.sleep(0.02)
             time.sleep(1)  # so that it computes
             process.send_signal(signal.SIGINT)
-            errors = process.communicate(timeout=60)[1].decode()
+            errors = process.communicate(timeout=60)[1]
         finally:
             process.kill()
-    assert process.returncode in (130, -signal.SIGINT), errors  # shells make 130 of both
-    assert options == [] or "Traceback" not in errors
+    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+
+
+STEPS = """
+from amqpscope.pipelines.relations import database
+with database.connect() as connection:
+    print("ready", flush=True)
+    connection.execute("select sum(a.range + b.range) from range(100000) a, range(100000000) b")
+"""
+
+
+def test_ctrl_c_ends_a_single_step_that_is_long() -> None:
+    """DuckDB looks for signals between steps alone, and a hostile product is one."""
+    with subprocess.Popen([sys.executable, "-c", STEPS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline()
+            time.sleep(1)  # so that it computes
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate(timeout=20)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors

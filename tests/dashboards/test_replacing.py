@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amqpscope.dashboards.unfinished import unfinished
+from amqpscope.dashboards.replacing import replacing
 from amqpscope.dissector.cli.program import main
 from amqpscope.errors import Error
 
@@ -16,10 +16,10 @@ def test_what_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
     there, new = tmp_path / "there", tmp_path / "new"
     there.write_text("before")
     for path in (there, new):
-        with pytest.raises(KeyboardInterrupt), unfinished(path) as other:
+        with pytest.raises(KeyboardInterrupt), replacing(path) as other:
             other.write_text("half")
             raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt), unfinished(new) as other:
+    with pytest.raises(KeyboardInterrupt), replacing(new) as other:
         other.mkdir()
         (other / "half").touch()
         raise KeyboardInterrupt
@@ -30,9 +30,9 @@ def test_files_folders_links_and_devices(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("file")
     for path in (tmp_path / "file", link, Path(os.devnull)):
-        with unfinished(path) as other:
+        with replacing(path) as other:
             other.write_text(path.name)
-    with unfinished(tmp_path / "folder") as other:
+    with replacing(tmp_path / "folder") as other:
         other.mkdir()
     assert link.is_symlink() and link.read_text() == "link"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "link"]
@@ -40,8 +40,45 @@ def test_files_folders_links_and_devices(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     wanted = pytest.raises(Error, match=r"missing.x: cannot write: no such file or directory$")
-    with wanted, unfinished(tmp_path / "missing" / "x") as other:
+    with wanted, replacing(tmp_path / "missing" / "x") as other:
         other.write_text("")
+
+
+def test_a_link_to_itself_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(Error, match=r"link: cannot write: "), replacing(tmp_path / "link") as other:
+        other.write_text("")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_names_as_long_as_can_be(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with replacing(path) as other:
+        other.write_text("there")
+    assert path.read_text() == "there"
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    (tmp_path / "there").chmod(0o640)
+    for name in ("there", "new"):
+        with replacing(tmp_path / name) as other:
+            other.write_text("x")
+    (tmp_path / "plain").touch()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes["there"] == 0o640 and modes["new"] == modes["plain"]
+
+
+def test_notes_at_either_end_of_a_large_picture_are_found(tmp_path: Path) -> None:
+    from amqpscope.dashboards import pictures  # noqa: PLC0415
+
+    path = tmp_path / "large.pdf"
+    for begin, end in ((pictures.MAKER, ""), ("", pictures.MAKER)):
+        path.write_bytes(begin.encode() + bytes(1 << 25) + end.encode())
+        pictures.check("percentiles", path)
+    path.write_bytes(bytes(1 << 25))
+    with pytest.raises(pictures.PlotError, match="name another file"):
+        pictures.check("percentiles", path)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
