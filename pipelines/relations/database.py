@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,8 +42,8 @@ SMALL_FILES = 1 << 22
 FEW = 10_000
 """Rows in all below which planning takes longer than it saves: from 30,000 on, plans as texts stand are slower."""
 AS_THEY_STAND = ("set threads = 1", "pragma disable_optimizer")
-INTERRUPTED = "Query interrupted"
-"""What DuckDB raises, as a RuntimeError, instead of Ctrl-C while a query runs."""
+END = b"\0"
+"""No signal has this number."""
 LATEST = 1 << 62
 """Times and durations beyond it, or below 0, come from broken clocks: they are null, and no difference overflows."""
 _TYPES = {
@@ -79,7 +82,7 @@ def connect(folder: Path | None = None, rows: int = FEW) -> Iterator[duckdb.Duck
             "temp_directory": spilled,
             "preserve_insertion_order": False,
         }
-        with duckdb.connect(":memory:", config=settings) as made:
+        with duckdb.connect(":memory:", config=settings) as made, _interruptible(made):
             if folder is not None:
                 made.execute("set allowed_directories = [?]", [str(folder.absolute())])
             for each in (*(AS_THEY_STAND if rows < FEW else ()), *SAFE):
@@ -89,10 +92,51 @@ def connect(folder: Path | None = None, rows: int = FEW) -> Iterator[duckdb.Duck
             except duckdb.OutOfMemoryException as error:
                 text = f"{rows:,} rows of statistics need more memory than there is: use --master, or fewer captures"
                 raise MemoryLimitError(text) from error
-            except RuntimeError as error:
-                if INTERRUPTED not in str(error):
-                    raise
-                raise KeyboardInterrupt from error
+
+
+@contextmanager
+def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Interrupt what a connection computes at Ctrl-C, and raise KeyboardInterrupt, whatever error DuckDB makes of it.
+
+    By itself it looks for signals between its steps alone, which may be long.
+    """
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    came = threading.Event()
+
+    def watch() -> None:
+        while (number := reader.recv(1)) != END:
+            if number == bytes([signal.SIGINT]):
+                came.set()
+                connection.interrupt()
+
+    watching = threading.Thread(target=watch, name="amqpscope-interrupt", daemon=True)
+    writer.setblocking(False)
+    former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    watching.start()
+    try:
+        yield
+    except Exception as error:
+        _end(watching, writer, former)
+        if came.is_set():
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        _end(watching, writer, former)
+        reader.close()
+        writer.close()
+
+
+def _end(watching: threading.Thread, writer: socket.socket, former: int) -> None:
+    """End the thread that waits for signals, when it has seen those that came."""
+    if watching.is_alive():
+        signal.set_wakeup_fd(former)
+        writer.setblocking(True)
+        writer.send(END)
+        watching.join()
 
 
 def view(

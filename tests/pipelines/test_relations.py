@@ -460,3 +460,24 @@ def test_ctrl_c_ends_the_program_while_duckdb_computes(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert (process.returncode, "Traceback" in errors) == (130, False), errors
+
+
+STEPS = """
+from amqpscope.pipelines.relations import database
+with database.connect() as connection:
+    print("ready", flush=True)
+    connection.execute("select sum(a.range + b.range) from range(100000) a, range(100000000) b")
+"""
+
+
+def test_ctrl_c_ends_a_single_step_that_is_long() -> None:
+    """DuckDB looks for signals between steps alone, and a hostile product is one."""
+    with subprocess.Popen([sys.executable, "-c", STEPS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout and process.stdout.readline()
+            time.sleep(1)  # so that it computes
+            process.send_signal(signal.SIGINT)
+            errors = process.communicate(timeout=20)[1].decode()
+        finally:
+            process.kill()
+    assert process.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors
