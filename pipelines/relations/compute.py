@@ -194,7 +194,7 @@ def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
 
     What windows over moments need lies in memory: it is bounded by the size of a share, as far as connections are many.
     """
-    text = texts()[name]
+    text = database.tolerant(texts()[name])
     read = [each for each in tables_of(text) if name in BY_CONNECTION and each in SOURCES]
     count = 1 + sum(len(connection.table(each)) for each in read) // SHARE
     if count == 1:

@@ -75,15 +75,15 @@ held as (
 ),
 explained as (
     select connection_id, from_client, kind,
-        count(*) filter (where 2 * delayed_ns >= latency_ns) as explained,
-        max(case when 2 * delayed_ns >= latency_ns then latency_ns end) as explained_ns
+        count(*) filter (where 2.0 * delayed_ns >= latency_ns) as explained,
+        max(case when 2.0 * delayed_ns >= latency_ns then latency_ns end) as explained_ns
     from held group by connection_id, from_client, kind
 ),
 others as (
     -- the longest of all that no kind explains
     select connection_id, max(latency_ns) as others_ns
     from (
-        select connection_id, asked, frame_no, latency_ns, max(case when 2 * delayed_ns >= latency_ns then 1 else 0 end) as hit
+        select connection_id, asked, frame_no, latency_ns, max(case when 2.0 * delayed_ns >= latency_ns then 1 else 0 end) as hit
         from held group by connection_id, asked, frame_no, latency_ns
     ) h where hit = 0 group by connection_id
 )

@@ -106,8 +106,8 @@ select n.connection_id, n.client, n.server, n.client_ip, n.client_port, n.server
     n.rtt_ns, n.client_rtt_ns,
     case when n.client_ip = n.server_ip then 'same host'
         when n.client_rtt_ns is null or n.rtt_ns is null or n.rtt_ns < 200000 then cast(null as string)
-        when 4 * n.client_rtt_ns < n.rtt_ns then 'client'
-        when 4 * n.client_rtt_ns > 3 * n.rtt_ns then 'server'
+        when 4.0 * n.client_rtt_ns < n.rtt_ns then 'client'
+        when 4.0 * n.client_rtt_ns > 3.0 * n.rtt_ns then 'server'
         else 'between' end as captured_near
 from endpoints n
 left join sums s on n.connection_id = s.connection_id

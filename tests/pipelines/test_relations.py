@@ -481,3 +481,26 @@ def test_ctrl_c_ends_a_single_step_that_is_long() -> None:
         finally:
             process.kill()
     assert process.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors
+
+
+EXTREMES = (0, 1, -1, 1 << 52, (1 << 62) - 1, (1 << 63) - 1, -(1 << 63), None)
+SAID = ("body_size", "delivery_tag", "expires_ms", "message_ttl_ms", "max_length", "max_length_bytes", "message_count")
+"""Columns of what brokers and clients write, whatever it is."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_value_of_a_statistic_ends_relations_or_rules(seed: int) -> None:
+    chance = random.Random(seed)
+    given = {}
+    for name, rows in sources("demo").items():
+        columns = {}
+        for field in rows.schema:
+            values = rows[field.name].to_pylist()
+            if field.name in SAID or database.is_time(field):
+                for at in chance.sample(range(len(values)), min(len(values), 2)):
+                    values[at] = chance.choice(EXTREMES)
+            elif field.name != "connection_id" and values:
+                values[chance.randrange(len(values))] = None
+            columns[field.name] = pa.array(values, field.type)
+        given[name] = pa.table(columns, schema=rows.schema) if columns else rows
+    assert {name for name, _ in compute.compute(given)} == {*compute.NAMES}
