@@ -95,7 +95,8 @@ def test_tables_are_those_of_one_process(
     shown = [re.fullmatch(r"(\d+) of (\d+) files, ([\d,]+) rows?", counts) for *_, counts in steps[1:]]
     assert all(each and int(each[2]) == len(sources) for each in shown)
     assert shown[-1][1] == str(len(sources) - 1), "text.pcap is not read"
-    assert parts == 1 or int(shown[-1][3].replace(",", "")) > 0
+    rows = [int(each[3].replace(",", "")) for each in shown]  # how many are seen before the end depends on the machine
+    assert rows == sorted(rows)
     found, expected = rows_of(tmp_path / "spark"), rows_of(tmp_path / "one")
     for name, rows in expected.items():
         assert found[name] == rows, name
