@@ -459,7 +459,7 @@ def test_ctrl_c_ends_the_program_while_duckdb_computes(tmp_path: Path) -> None:
             errors = process.communicate(timeout=60)[1]
         finally:
             process.kill()
-    assert (process.returncode, "Traceback" in errors) == (130, False), errors
+    assert process.returncode in (130, -signal.SIGINT) and "Traceback" not in errors, errors  # the same for a shell
 
 
 STEPS = """
