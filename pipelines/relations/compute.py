@@ -20,7 +20,16 @@ from amqpscope.pipelines.folder import parts, read_parts, suffices, weight
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database, routes
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
+from amqpscope.pipelines.relations.texts import (
+    CHANGES,
+    MADE,
+    SOURCES,
+    begins_with,
+    needed,
+    read_by_rules,
+    tables_of,
+    texts,
+)
 from amqpscope.spec.findings import Rule
 
 if TYPE_CHECKING:
@@ -35,8 +44,6 @@ BEGIN = re.compile(r"^(with|select)\b", re.MULTILINE)
 AT_A_TIME = 1 << 17
 """Rows of a relation that are in memory besides the database."""
 SECOND = 1_000_000_000
-CHANGES = "changes"
-"""What Python makes its tables of."""
 FINDINGS = ("findings", "rules")
 """Made by rules, of all others."""
 MOST_BUCKETS = 3_600
@@ -143,8 +150,6 @@ class Plan(NamedTuple):
         read = read.union(*(tables_of(texts()[name]) for name in run))
         if (asked | read) & {*MADE}:
             read = read.union(*(tables_of(each) for each in (ENDPOINTS, SETUP, KEYS, QUEUES)))
-            run = needed(asked | read)
-            read = read.union(*(tables_of(texts()[name]) for name in run))
         return cls(asked, run, read)
 
     @property
@@ -157,28 +162,24 @@ def _computed(
     connection: duckdb.DuckDBPyConnection, plan: Plan, rules: Sequence[Rule] | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
     asked, run, read = plan
-    if (asked | read) & {*MADE}:
-        _keep(connection, CHANGES)
-        for name, rows in _made(connection).items():
-            database.keep(connection, name, rows)
-            if name in asked:
-                yield name, rows
     none = database.empty(connection)
     for name in run:
-        is_kept = name == CHANGES and bool((asked | read) & {*MADE})
-        if begins_with(name) in none and not is_kept:
+        if begins_with(name) in none:
             none.add(name)
             database.keep_none(connection, name, schema(name))
-            if name in asked:
-                yield name, schema(name).empty_table()
-            continue
-        if name in read and not is_kept:
+        elif name in read:
             _keep(connection, name)
-        for text in () if name not in asked else [f"from {name}"] if name in read else _in_shares(connection, name):
+        shares = [f"from {name}"] if name in none | read else _in_shares(connection, name)
+        for text in shares if name in asked else ():
             reader = connection.sql(text).to_arrow_reader(AT_A_TIME)
             yield name, declared(name, reader.schema.empty_table())
             for batch in reader:
                 yield name, declared(name, pa.Table.from_batches([batch]))
+        if name == CHANGES and (asked | read) & {*MADE}:
+            for made, rows in _made(connection).items():
+                database.keep(connection, made, rows)
+                if made in asked:
+                    yield made, rows
     if asked & {*FINDINGS}:
         yield from evaluate(partial(database.rows, connection), rules, database.empty(connection)).items()
 

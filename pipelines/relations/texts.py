@@ -11,7 +11,9 @@ from importlib.resources import files
 from amqpscope.spec.findings import load
 
 MADE = ("routes", "routed", "clock")
-"""Tables that Python makes, of statistics, for the texts that read them."""
+"""Tables that Python makes, of statistics and CHANGES, for the texts that read them."""
+CHANGES = "changes"
+"""The relation that runs before them; it reads statistics alone."""
 SOURCES = (
     "endpoints", "operations", "published", "confirms", "settlements", "rpcs", "transits", "flow_control",
     "latency_summary", "stream_deliveries",
@@ -56,9 +58,11 @@ def read_by_rules() -> set[str]:
 
 
 def needed(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the relations that are computed for some of them, in order."""
+    """Return the texts that run for some relations, in order: CHANGES first, where any of MADE is wanted."""
     wanted, of = set(names), texts()
     for name in reversed(of):
         if name in wanted:
-            wanted |= tables_of(of[name]) & of.keys()
-    return tuple(name for name in of if name in wanted)
+            wanted |= tables_of(of[name])
+    if wanted & {*MADE}:
+        wanted.add(CHANGES)
+    return tuple(name for name in dict.fromkeys((CHANGES, *of)) if name in wanted)

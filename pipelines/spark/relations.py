@@ -19,7 +19,7 @@ from amqpscope.pipelines.model.walk import schema as declared
 from amqpscope.pipelines.relations import compute, database
 from amqpscope.pipelines.relations.compute import ENDPOINTS, KEYS, QUEUES, SETUP, python_tables
 from amqpscope.pipelines.relations.database import LATEST, is_time
-from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, read_by_rules, tables_of, texts
+from amqpscope.pipelines.relations.texts import CHANGES, MADE, SOURCES, begins_with, read_by_rules, tables_of, texts
 from amqpscope.pipelines.spark.reader import read_table
 from amqpscope.pipelines.spark.schemas import schema
 from amqpscope.pipelines.spark.versions import of_arrow, to_arrow
@@ -50,31 +50,29 @@ def relations(
     small: dict[str, pa.Table] = {}
     kept: list[DataFrame] = []
     try:
-        if (asked | read) & {*MADE}:
-            known[compute.CHANGES] = _rows(spark, texts()[compute.CHANGES], known)
-            ends, setup, *others = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, KEYS, QUEUES))
-            for name, table in python_tables(ends, setup.to_batches(), *others).items():
-                known[name], small[name] = of_arrow(spark, table), table
-                if name in asked:
-                    yield name, known[name]
         begun = {name: begins_with(name) for name in run}
         none = {name for name in {*begun.values()} if name and known[name].isEmpty()}
         for name in run:
             if begun[name] in none:
                 small[name] = declared(name).empty_table()
                 known[name] = of_arrow(spark, small[name])
-                if name in asked:
-                    yield name, known[name]
-                continue
-            rows = _rows(spark, texts()[name], known)
-            known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
-            if name in read:  # by texts and rules, each of which would compute it anew
+            else:
+                rows = _rows(spark, texts()[name], known)
+                known[name] = rows.select([sf.col(field.name).cast(field.dataType) for field in schema(name)])
+            if name in read - small.keys():  # by texts and rules, each of which would compute it anew
                 kept.append(known[name].persist())
                 if (few := _few(known[name])) is not None:
                     known[name], small[name] = of_arrow(spark, few, schema(name)), few
                     kept.pop().unpersist()
             if name in asked:
                 yield name, known[name]
+            if name == CHANGES and (asked | read) & {*MADE}:
+                read_for_them = (to_arrow(_rows(spark, text, known)) for text in (ENDPOINTS, SETUP, KEYS, QUEUES))
+                ends, setup, *others = read_for_them
+                for made, table in python_tables(ends, setup.to_batches(), *others).items():
+                    known[made], small[made] = of_arrow(spark, table), table
+                    if made in asked:
+                        yield made, known[made]
         if asked & {*compute.FINDINGS}:
             for name in {"endpoints", *read_by_rules()} - small.keys():
                 if (few := _few(known[name])) is not None:
