@@ -115,29 +115,22 @@ def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
                 connection.interrupt()
 
     watching = threading.Thread(target=watch, name="amqpscope-interrupt", daemon=True)
-    writer.setblocking(False)
-    former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    watching.start()
-    try:
-        yield
-    except Exception as error:
-        _end(watching, writer, former)
-        if came.is_set():
-            raise KeyboardInterrupt from error
-        raise
-    finally:
-        _end(watching, writer, former)
-        reader.close()
-        writer.close()
-
-
-def _end(watching: threading.Thread, writer: socket.socket, former: int) -> None:
-    """End the thread that waits for signals, when it has seen those that came."""
-    if watching.is_alive():
-        signal.set_wakeup_fd(former)
-        writer.setblocking(True)
-        writer.send(END)
-        watching.join()
+    with reader, writer:
+        writer.setblocking(False)
+        former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        watching.start()
+        try:
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(former)
+                writer.setblocking(True)
+                writer.send(END)
+                watching.join()  # it has seen all signals that came
+        except Exception as error:
+            if came.is_set():
+                raise KeyboardInterrupt from error
+            raise
 
 
 def view(
