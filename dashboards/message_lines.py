@@ -27,13 +27,8 @@ LEAST, LEAST_ANSWER, SIZE, ANSWER = 4, 14, 8, 30
 """Characters: of a cut column, of a cut answer; of a size and an answer, at most."""
 DAY = 86_400 * 10**9
 LOOKS = {
-    "returned": "error",
-    "nack": "error",
-    "reject": "error",
-    "none": "warning",
-    "none,": "warning",
-    "unknown:": "aside",
-}
+    "returned": "error", "nack": "error", "reject": "error", "none": "warning", "none,": "warning", "unknown:": "aside",
+}  # fmt: skip
 """Colours of answers by a word of theirs (`layout.INKS`)."""
 
 

@@ -315,7 +315,6 @@ def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: 
 
 
 def test_nothing_but_the_folder_is_read(tmp_path: Path) -> None:
-
     (tmp_path / "in").mkdir()
     (tmp_path / "secret.csv").write_text("a\n1\n")
     with database.connect(tmp_path / "in") as connection:

@@ -14,6 +14,7 @@ from amqpscope.pipelines.relations import database
 from amqpscope.pipelines.relations.texts import tables_of, texts
 from amqpscope.spec.findings import load
 from tests.pipelines.analyzed import findings, related, walked
+from tests.pipelines.scenario import arrow_table
 from tests.tickets import FOLDER as TICKETS
 
 SECOND = 10**9
@@ -34,8 +35,9 @@ BROKER = {"connection_id": 1, "server": "b:5672", "client": "c", "protocol": "am
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    names = {column for row in rows for column in row} & {*schema(name).names}
-    return conform(name, {each: pa.array([row.get(each) for row in rows]) for each in names}, len(rows))
+    """Rows of a declared table, as `arrow_table`; what they have besides its columns is left out."""
+    names = {*schema(name).names}
+    return arrow_table(name, [{each: row[each] for each in row.keys() & names} for row in rows])
 
 
 def only(name: str, **tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
