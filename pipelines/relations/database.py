@@ -48,7 +48,7 @@ AS_THEY_STAND = ("set threads = 1", "pragma disable_optimizer")
 END = b"\0"
 """No signal has this number."""
 LATEST = (1 << 62) - 1
-"""Times and durations beyond it, or below 0, come from broken clocks: they are null, and no sum or difference of two overflows."""
+"""Times and durations beyond it, or below 0, come from broken clocks: they are null. No sum of two overflows."""
 _TYPES = {
     pa.int64(): "bigint", pa.int32(): "int", pa.string(): "varchar", pa.bool_(): "boolean", pa.float64(): "double",
 }  # fmt: skip
