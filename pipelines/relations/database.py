@@ -50,6 +50,7 @@ LATEST = 1 << 62
 _TYPES = {
     pa.int64(): "bigint", pa.int32(): "int", pa.string(): "varchar", pa.bool_(): "boolean", pa.float64(): "double",
 }  # fmt: skip
+MOST_PARSED = 1_000
 _PARSED: dict[str, duckdb.Statement] = {}
 """Texts that were run; who follows a directory, and who asks for several captures, runs the same again."""
 
@@ -191,6 +192,8 @@ def run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConn
         first, *others = connection.extract_statements(text)
         if others:
             raise ValueError("more than one statement")
+        if len(_PARSED) == MOST_PARSED:
+            _PARSED.clear()
         _PARSED[text] = first
     return connection.execute(_PARSED[text])
 
