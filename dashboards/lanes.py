@@ -144,16 +144,12 @@ def _rates(rates: Sequence[Row], low: int, high: int, width: int) -> Lane | None
         mean = total / ((high - low) / units.SECOND)
         most = float(values.max())
         # a capture of few seconds may cut all of them: none has as many as the mean
-        at_most = f", {_rate(most)} at most" if most >= 0.99 * mean else ""
-        parts.append(f"{_rate(mean)} {name} per second{at_most}")
+        at_most = f", {units.rate(most)} at most" if most >= 0.99 * mean else ""
+        parts.append(f"{units.rate(mean)} {name} per second{at_most}")
     if not curves:
         return None
     most = max(float(curve.values.max()) for curve in curves)
     return Lane(f"Rates: {'; '.join(parts)}", Panel(chart.linear(most, 2), marks, HEIGHT), legend, curves)
-
-
-def _rate(value: float) -> str:
-    return units.count(round(value)) if value >= 10 else f"{value:.1f}".removesuffix(".0")
 
 
 def _points(tables: Tables, table: str, ends: tuple[str, str], low: int, of: Points, where: pc.Expression) -> None:

@@ -113,7 +113,7 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
     """
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
     local = {name: [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else [] for name in names}
-    rows = sum(weight(folder, name, ())[0] for name in local) if viewed else database.FEW
+    rows = sum(weight(folder, name, ())[0] for name in local)
     with database.connect(viewed, rows) as connection:
         for name, files in local.items():
             suffices(folder, name, schema(name).names)

@@ -282,8 +282,16 @@ def test_what_the_broker_refused_or_never_came_to_took_no_effect(answer: dict[st
     assert related(tables, "changes") == related(tables, "exchanges") == related(tables, "queues") == []
 
 
+@pytest.mark.parametrize("is_from_client", [False, True])
+def test_what_the_broker_left_unanswered_as_it_closed_took_no_effect(is_from_client: bool) -> None:
+    tables = asked({"method": "queue.delete", "queue": "q", "outcome": "none", "ended_by": "connection-close"})
+    closed = {"connection_id": 1, "method": "connection.close", "from_client": is_from_client, "reply_code": 541}
+    tables["channel_errors"] = table("channel_errors", [closed])
+    assert len(related(tables, "deletions")) == is_from_client
+
+
 def test_deletions_hold_until_the_next_declaration() -> None:
-    """One wants no answer, one names the queue declared last by nothing; and a request is not another one's."""
+    """One wants no answer, one names the queue declared last by nothing, one finds nothing left to delete."""
     delete, declare = (
         {"method": "queue.delete", "queue": "q"},
         {"method": "queue.declare", "queue": "q", "outcome": "ok"},
@@ -298,7 +306,7 @@ def test_deletions_hold_until_the_next_declaration() -> None:
     )  # fmt: skip
     until = {(row["queue"], row["exchange"], row["packet"]): row["until_ts_ns"] for row in rows}
     assert until == {
-        ("q", None, 1): 2 * SECOND, ("q", None, 4): 5 * SECOND, ("q", None, 5): None, (None, "q", 6): None,
+        ("q", None, 1): 2 * SECOND, ("q", None, 4): None, (None, "q", 6): None,
     }  # fmt: skip
 
 
@@ -313,7 +321,7 @@ def test_operations_without_a_time_stand_beside_others() -> None:
 DELETED = {"method": "queue.delete", "queue": "q"}
 AGAIN = {"method": "queue.declare", "queue": "q", "outcome": "ok"}
 RETURNED = {"method": "basic.return", "exchange": "", "routing_key": "q"}
-CAUSES = [([DELETED], 0), ([DELETED, AGAIN], None), ([DELETED, AGAIN, DELETED], 2), ([DELETED, DELETED], 1)]
+CAUSES = [([DELETED], 0), ([DELETED, AGAIN], None), ([DELETED, AGAIN, DELETED], 2), ([DELETED, DELETED], 0)]
 """What was asked for, and the deletion that it ends with."""
 
 
@@ -326,6 +334,17 @@ def test_the_deletion_behind_a_return_is_the_last_before_it(before: list[dict[st
     (row,) = findings(tables, "pub-unroutable")
     assert (f"c had deleted queue q in packet {cause}" in row["text"]) is (cause is not None)
     assert row["text"].count("had deleted") == (cause is not None)
+
+
+@pytest.mark.parametrize(("second", "is_cause"), [({"outcome": "ok"}, False), ({"outcome": "error"}, True)])
+def test_a_queue_expires_as_it_was_declared_last(second: dict[str, Any], is_cause: bool) -> None:
+    declare = {"method": "queue.declare", "queue": "q"}
+    tables = asked(declare | {"expires_ms": 20}, declare | second, RETURNED)
+    tables["published"] = table(
+        "published", [{"connection_id": 1, "exchange": "", "routing_key": "q", "mandatories": 1}]
+    )
+    (row,) = [row for row in findings(tables) if row["code"] == "pub-unroutable"]
+    assert ("it was declared with x-expires 20 ms (packet 0)" in row["text"]) is is_cause
 
 
 @pytest.mark.parametrize(("before", "cause"), CAUSES)
