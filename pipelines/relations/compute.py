@@ -187,7 +187,7 @@ def _computed(
 def _keep(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     """Keep the rows of a relation, which other texts read, as a table."""
     for number, text in enumerate(_in_shares(connection, name)):
-        connection.execute(f"insert into {name} {text}" if number else f"create table {name} as {text}")
+        database.run(connection, f"insert into {name} {text}" if number else f"create table {name} as {text}")
 
 
 def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import amqpscope
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import compute, database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
@@ -177,6 +177,12 @@ def test_what_a_text_says_it_begins_with_it_has_no_rows_without(
     monkeypatch.setattr(compute, "begins_with", lambda _: None)
     tables = sources(stem) | {begun: schema(begun).empty_table()}
     assert [len(rows) for _, rows in compute.compute(tables, [name])] == [0]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", compute.NAMES)
+def test_a_relation_alone_is_as_among_all(name: str) -> None:
+    assert in_any_order(dict(compute.compute(sources("demo"), [name]))[name]) == in_any_order(statistics("demo")[name])
 
 
 def test_many_rows_are_planned_for_and_make_the_same_relations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,9 +344,9 @@ def test_relations_of_shares_of_the_connections_are_the_same(
         assert in_any_order(rows) == in_any_order(statistics(stem)[name]), name
 
 
-def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(tmp_path: Path) -> None:
+def test_a_folder_of_statistics_has_them_and_they_are_those_of_memory(demo_statistics: Path, tmp_path: Path) -> None:
     folder = tmp_path / "statistics [1] of o'clock"
-    amqpscope.analyze(CAPTURES / "demo.pcap", folder)
+    shutil.copytree(demo_statistics, folder)
     for name, rows in compute.of_folder(folder):
         assert rows.schema == schema(name)
         assert in_any_order(rows) == in_any_order(statistics("demo")[name]), name

@@ -46,7 +46,7 @@ def test_the_cause_is_first_and_nothing_else_is_claimed(name: str) -> None:
     assert all(word in rows[0]["text"] for word in ticket.get("words", ())), rows[0]["text"]
 
 
-@pytest.mark.parametrize("name", [name for name in recorded() if name in sample()][::8])
+@pytest.mark.parametrize("name", [name for name in recorded() if name in sample()][::12])
 def test_a_missing_packet_makes_nothing_up(name: str) -> None:
     """One packet of some tickets; `tests.tickets.missing` leaves out all of all."""
     path = path_of(name)
