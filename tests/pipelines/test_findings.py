@@ -456,16 +456,17 @@ def test_two_points_in_one_file_are_said_first(tmp_path: Path) -> None:
     assert "cap-twice" not in codes(found("orders_pika"))
 
 
-def waiting(path: Path, prefetch: int = 10, unacked: int = 0, alone: bool = False, delivered: bool = False) -> bool:
+def waiting(
+    path: Path, prefetch: int = 10, unacked: int = 0, delivered: bool = False, **arguments: dict[str, Any]
+) -> bool:
     """Whether the rule fires where a queue holds messages for 4 s, and a consumer gets none."""
-    arguments = {"x-single-active-consumer": True} if alone else {}
     tape = Tape().play([*handshake(), *opening(1)])
     tape.play([
-        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments))),
+        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments.get("declare", {})))),
         (SERVER, method(commands.Queue.DeclareOk(queue="work", message_count=0, consumer_count=0))),
         (CLIENT, method(commands.Basic.Qos(prefetch_count=prefetch))),
         (SERVER, method(commands.Basic.QosOk())),
-        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t"))),
+        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t", arguments=arguments.get("consume")))),
         (SERVER, method(commands.Basic.ConsumeOk(consumer_tag="t"))),
     ])  # fmt: skip
     tape.play([(SERVER, b"".join(deliver(tag, consumer="t"))) for tag in range(1, unacked + 1)])
@@ -484,7 +485,9 @@ def test_a_queue_that_holds_back_what_a_consumer_could_take(tmp_path: Path) -> N
     assert waiting(tmp_path)
     assert waiting(tmp_path, unacked=3)
     assert not waiting(tmp_path, prefetch=3, unacked=3)
-    assert not waiting(tmp_path, alone=True)
+    assert not waiting(tmp_path, declare={"x-single-active-consumer": True})
+    assert not waiting(tmp_path, declare={"x-queue-type": "stream"}), "what was delivered stays in it"
+    assert not waiting(tmp_path, consume={"x-stream-offset": "next"})
     assert not waiting(tmp_path, delivered=True)
 
 

@@ -59,6 +59,11 @@ def test_a_lost_request_for_confirms_is_no_lack_of_confirms() -> None:
     assert made_up("killed_at_work_amqp", 15) == set()
 
 
+def test_a_lost_prefetch_is_no_room_for_more() -> None:
+    """Packet 36 says that the consumer takes ten, and it holds ten."""
+    assert made_up("holds_ten_bunny", 35) == set()
+
+
 def test_a_connection_that_nobody_closed_is_a_note() -> None:
     notes = {name: [(r["code"], r["text"]) for r in found(FOLDER / f"{name}.pcap") if r["code"] == "cnx-aborted"]
              for name in ("killed_client", "ended_client")}  # fmt: skip
