@@ -1,6 +1,5 @@
 """What is wrong: the findings of the rules, and what to say where nothing is."""
 
-import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -15,10 +14,6 @@ MOST = 60
 """Findings that are listed; what is left out is counted."""
 MOST_ALIKE = 20
 """Findings that are listed below another one that says the same."""
-_NUMBER = re.compile(
-    r"(?<!\S)\(?\d[\d,]*(?::\d\d){0,2}(?:\.\d+)?(?:\s(?:[nµm]?s|min|h|[kMG]?B))?%?(?=[).,;:]*(?:\s|$))"
-)
-"""Of a text, with its unit; none is part of a name or an address."""
 
 
 def read(tables: Tables) -> tuple[list[Row], list[Row]]:
@@ -43,7 +38,7 @@ def calm(rules: list[Row]) -> str:
 
 
 def alike(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return findings with those that say the same of the same client: only numbers in their texts differ.
+    """Return findings by the things that they are about.
 
     A program that runs forty times does wrong forty times, and is one thing to mend.
 
@@ -52,14 +47,13 @@ def alike(rows: Sequence[Row]) -> list[list[Row]]:
     """
     found: dict[Any, list[Row]] = {}
     for at, row in enumerate(rows):
-        what = (row["code"], row["severity"], row["server"], row["client"], _NUMBER.sub("#", row["text"]))
-        found.setdefault(what if row["client"] else at, []).append(row)
+        found.setdefault(("none", at) if row["thing"] is None else row["thing"], []).append(row)
     return list(found.values())
 
 
-def such(others: int) -> str:
-    """Return how many findings more say the same; nothing where none does."""
-    return f"{others:,} more such" if others else ""
+def such(row: Row) -> str:
+    """Return how many more findings are about the same thing; nothing where none is."""
+    return f"{row['such']:,} more such" if row["such"] else ""
 
 
 def finding(row: Row, low_ns: int = 0, others: Sequence[Row] = ()) -> Finding:
@@ -68,9 +62,13 @@ def finding(row: Row, low_ns: int = 0, others: Sequence[Row] = ()) -> Finding:
     Args:
         row: of the table `findings`.
         low_ns: from when on its time is counted (ns since the epoch).
-        others: findings that say the same.
+        others: findings about the same thing.
     """
     first, last = row["first_ts_ns"], row["last_ts_ns"]
+    listed = [
+        finding(each | {"such": 0, "advice": "" if each["advice"] == row["advice"] else each["advice"]}, low_ns)
+        for each in islice(others, MOST_ALIKE)
+    ]
     span = None if first is None else ((first - low_ns) // 1000, ((first if last is None else last) - low_ns) // 1000)
     return Finding(
         row["severity"],
@@ -82,6 +80,6 @@ def finding(row: Row, low_ns: int = 0, others: Sequence[Row] = ()) -> Finding:
         row["filter"] or "",
         row["code"] or "",
         span,
-        such(len(others)),
-        [finding(each | {"advice": ""}, low_ns) for each in islice(others, MOST_ALIKE)],
+        such(row) + (f", {len(listed)} of them here" if len(listed) < (row["such"] or 0) else ""),
+        listed,
     )

@@ -163,9 +163,9 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     notes = [rows for rows in grouped if rows[0]["severity"] == SEVERITIES[-1]]
     lines = [ink("WHAT IS WRONG", "name")] if worse else []
     room = len(str(min(len(worse), MOST_FINDINGS))) + 1
-    for number, (row, *others) in enumerate(worse[:MOST_FINDINGS], 1):
+    for number, (row, *_) in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<{room}}{row['party'].upper():8} "
-        body = _said(row, others) + _packets(row, len(data["captures"]) > 1)
+        body = _said(row) + _packets(row, len(data["captures"]) > 1)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
         wrapped[0] = ink(head.rstrip(), row["severity"]) + wrapped[0][len(head.rstrip()) :]
         lines += [line.replace(_TIED, " ") for line in wrapped]
@@ -175,8 +175,8 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
         yet = " yet" if data["goes_on"] else ""
         said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{yet}: no connection was decoded."
         lines += textwrap.wrap(said, width)
-    for row, *others in notes:
-        lines += textwrap.wrap(f"- {_said(row, others)}", width, subsequent_indent="  ")
+    for row, *_ in notes:
+        lines += textwrap.wrap(f"- {_said(row)}", width, subsequent_indent="  ")
     network = data["network"]
     if data["connections"] and not any(row["party"] == "network" for row, *_ in worse) and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
@@ -188,9 +188,9 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     return "\n".join(lines)
 
 
-def _said(row: Row, others: Sequence[Row]) -> str:
-    """Return the text of a finding, and how many more say the same."""
-    return f"{clean(row['text'])} ({such(len(others))})" if others else clean(row["text"])
+def _said(row: Row) -> str:
+    """Return the text of a finding, and how many more are about the same thing."""
+    return f"{clean(row['text'])} ({such(row)})" if row["such"] else clean(row["text"])
 
 
 def _packets(row: Row, several: bool) -> str:

@@ -66,7 +66,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 def rate(each: float) -> str:
     """Return a number per second: `1,839`, `8.4`, `0.03`; what is there, but seldom, is no zero."""
-    return f"{each:,.0f}" if each >= 10 or not each else f"{max(each, 0.001):.2g}"
+    return f"{each:,.0f}" if each >= 10 or not each else f"{each:.2g}"
 
 
 def share(part: float, whole: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from amqpscope import spec
 from amqpscope.dissector.formatting import duration
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
-from amqpscope.spec.findings import OPTIONAL, PLACE, SEVERITIES, Rule, RuleError, load
+from amqpscope.spec.findings import FIGURES, OPTIONAL, PLACE, SEVERITIES, Rule, RuleError, load
 
 Select = Callable[[str], list[dict[str, Any]]]
 """Runs a select over statistics and relations, and returns its rows."""
@@ -28,8 +29,10 @@ _Known = dict[str, "dict[str, Any] | None"]
 FIRES, CLEAR, NOT_APPLICABLE, NOT_MEASURABLE = "fires", "clear", "not-applicable", "not-measurable"
 _RANK = (FIRES, NOT_MEASURABLE, CLEAR, NOT_APPLICABLE)
 """Of several rules with one code, the first of these is the state."""
-MOST_ALIKE = 100
+MOST = 100
 """Findings of one rule at most; the rest is counted in its state."""
+MOST_COMPARED = 10_000
+"""Findings of one rule that are told apart by what they say."""
 _LONGEST = 300
 """Characters of a value in a text: names come from the wire."""
 
@@ -48,7 +51,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
     are_ours = rules is None
     rules, empty = (load(), empty) if rules is None else (rules, ())  # what users write is run, so that it is checked
     blind, lossy = _blindness(select)
-    found: list[tuple[Any, dict[str, Any]]] = []
+    found: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
     states: dict[str, dict[str, Any]] = {}
     reason: str | None
     first: _Known = {}
@@ -58,9 +61,13 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
         rows = [row for row in _run(select, rule, rule.sql) if row.get("count")] if can_fire else []
         if rows:
             rows.sort(key=_weight)
-            made = [_finding(rule, row) for row in rows[:MOST_ALIKE]]
-            found += [(_order(rule, each["severity"], place), each) for each in made]
-            more = len(rows) - MOST_ALIKE
+            things = Counter(_thing(rule, row) for row in rows[:MOST_COMPARED])
+            for row in rows[:MOST]:
+                made = _finding(rule, row)
+                thing = _thing(rule, row)
+                made["such"] = things[thing] - 1
+                found.append((_order(rule, made["severity"], place), (rule.code, *thing), made))
+            more = len(rows) - MOST
             state, reason = FIRES, f"{more} more" if more > 0 else None
         elif not applies:
             reason = blind if rule.party != "capture" else None
@@ -74,7 +81,13 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
         if known is None or _RANK.index(state) < _RANK.index(known["state"]):
             states[rule.code] = {"code": rule.code, "state": state, "reason": reason}
     found.sort(key=lambda each: each[0])
-    return {"findings": _table("findings", [row for _, row in found]), "rules": _table("rules", list(states.values()))}
+    numbers: dict[Any, int] = {}
+    for _, what, made in found:
+        made["thing"] = numbers.setdefault(what if what[1] else len(numbers), len(numbers))
+    return {
+        "findings": _table("findings", [made for *_, made in found]),
+        "rules": _table("rules", list(states.values())),
+    }
 
 
 def needed_by(source: str) -> set[str]:
@@ -169,14 +182,21 @@ def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
+def _thing(rule: Rule, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a finding is about: those of one client that say the same but for figures are one thing to mend."""
+    if not row.get("client"):
+        return None, str(row)
+    return row["client"], row.get("server"), row.get("severity"), filled(rule.text, row, figures=False)
+
+
 def _party(verdict: str | None) -> str | None:
     """Return who can mend what a verdict on a connection says, where that is not whom its rule names."""
     cause = handshakes.load().causes.get(verdict or "")
     return cause.party if cause else None
 
 
-def filled(text: str, row: Mapping[str, Any]) -> str:
-    """Return a text with the values of a row in the place of {name} and {name:shown}.
+def filled(text: str, row: Mapping[str, Any], figures: bool = True) -> str:
+    """Return a text with the values of a row in the place of {name} and {name:shown}; without `figures`, but for these.
 
     Names of clients that could be read as a part of the sentence are in quotation marks; a part in brackets is left
     out where a value in it is null.
@@ -186,7 +206,9 @@ def filled(text: str, row: Mapping[str, Any]) -> str:
     at, is_one = 0, False
     for found in PLACE.finditer(text):
         value = row.get(found[1])
-        if found[2] == "remedy":
+        if found[2] in FIGURES and not figures:
+            made = "#"
+        elif found[2] == "remedy":
             made = remedy(str(value), row)
         elif found[2] == "reason":
             made = shown(value or named(row) or "it gave no reason", None)
@@ -195,7 +217,7 @@ def filled(text: str, row: Mapping[str, Any]) -> str:
         if found[1] == "client" and " " in made:
             made = f'"{made}"'
         parts += [_agreeing(text[at : found.start()], is_one), made]
-        if found[2] == "count":
+        if found[2] == "count" and figures:
             is_one = row.get(found[1]) == 1
         at = found.end()
     return "".join([*parts, _agreeing(text[at:], is_one)])

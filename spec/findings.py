@@ -18,7 +18,9 @@ PLACE = re.compile(r"\{([a-z_]\w*)(?::(\w+))?\}")
 """A value in a text: its name, and how it is shown."""
 OPTIONAL = re.compile(r"\[([^\[\]]*\{[^\[\]]*)\]")
 """A part of a text that is left out where a value in it is null."""
-SHOWN = ("duration", "time", "count", "percent", "bytes", "per_second", "consumer", "reason", "remedy")
+FIGURES = ("duration", "time", "count", "percent", "bytes", "per_second", "number")
+"""What shows a value of which it does not matter whether it is another one."""
+SHOWN = (*FIGURES, "consumer", "reason", "remedy")
 
 
 class RuleError(Error, ValueError):

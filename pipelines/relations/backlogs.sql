@@ -37,7 +37,8 @@ kinds as (
         max(case when o.single_active_consumer then 1 else 0 end) as alone,
         max(case when o.queue_type = 'stream' or o.arguments like '%x-stream-offset%' then 1 else 0 end) as stream
     from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'queue.declare' or o.method = 'basic.consume'
+    left join changes c on o.connection_id = c.connection_id and o.frame_no = c.frame_no
+    where o.method = 'basic.consume' or (o.method = 'queue.declare' and c.frame_no is not null)
     group by n.server, coalesce(n.vhost, ''), o.queue
 )
 select p.server, p.vhost, p.queue, p.since_ts_ns, p.ts_ns as until_ts_ns, p.ts_ns - p.since_ts_ns as duration_ns,

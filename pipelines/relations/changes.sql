@@ -1,6 +1,15 @@
 -- One row per declaration, deletion, binding, unbinding or purge of a queue or exchange that took effect, as far as the
 -- capture tells: the broker agreed, or no answer was asked for, or its answer was not captured.
 -- None without rows of operations.
+with failed as (
+    -- the last request of the method that an error of its channel is about
+    select o.connection_id, max(o.frame_no) as frame_no
+    from operations o
+    join channel_errors x on o.connection_id = x.connection_id and o.channel = x.channel
+        and o.channel_epoch = x.channel_epoch and o.method = x.failed_method and o.frame_no < x.frame_no
+    where not x.from_client
+    group by o.connection_id, x.frame_no
+)
 select n.server, coalesce(n.vhost, '') as vhost, n.client, o.connection_id, o.frame_no, o.method,
     coalesce(o.passive, false) as passive, r.outcome,
     case when r.queue <> '' then r.queue else o.queue end as queue, o.exchange, o.exchange_type, o.to_exchange,
@@ -9,6 +18,7 @@ select n.server, coalesce(n.vhost, '') as vhost, n.client, o.connection_id, o.fr
 from operations o
 join endpoints n on o.connection_id = n.connection_id
 left join rpcs r on o.connection_id = r.connection_id and o.frame_no = r.request_frame_no and o.method = r.request
+left join failed f on o.connection_id = f.connection_id and o.frame_no = f.frame_no
 left join (
     select connection_id from channel_errors where method = 'connection.close' and not from_client group by connection_id
 ) e on o.connection_id = e.connection_id
@@ -18,5 +28,6 @@ where n.server is not null and o.channel > 0
     and coalesce(r.outcome, '') <> 'error' and coalesce(r.ended_by, '') <> 'channel-close'
     and coalesce(r.ended_by, '') <> 'discarded'
     and (coalesce(r.ended_by, '') <> 'connection-close' or e.connection_id is null)
+    and (f.frame_no is null or r.outcome = 'ok')
     -- a passive declaration asks only: what it finds is there
     and (not coalesce(o.passive, false) or r.outcome = 'ok')

@@ -189,6 +189,10 @@ polled as (
     where r.request = 'basic.get' and r.queue is not null
     group by n.server, coalesce(n.vhost, ''), r.queue
 ),
+lost as (
+    -- where some keys lead was too much to find out: to any queue
+    select server, vhost from routed where queue is null and queues = 0 group by server, vhost
+),
 keys as (
     select server, vhost, queue from declared where earliest = 1
     union all
@@ -206,13 +210,13 @@ queues as (
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
     -- more came out than went in: it had messages before, or others publish to it unseen
-    case when x.rows is null and b.queue is null and coalesce(r.unsure, 0) = 0
+    case when x.rows is null and b.queue is null and l.server is null and coalesce(r.unsure, 0) = 0
             and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
             and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0 and w.ways is null))
             and coalesce(y.returns, 0) <= coalesce(r.ins, 0) - coalesce(g.outs, 0)
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) - coalesce(y.returns, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
-    case when x.rows is null and b.queue is null and i.queue is null and y.queue is null
+    case when x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null
             and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
             and d.message_ttl_ms is null and d.max_length_bytes is null
@@ -240,4 +244,5 @@ left join readers c on q.server = c.server and q.vhost = c.vhost and q.queue = c
 left join polled p on q.server = p.server and q.vhost = p.vhost and q.queue = p.queue
 left join fed b on q.server = b.server and q.vhost = b.vhost and q.queue = b.queue
 left join feeding w on q.server = w.server and q.vhost = w.vhost
+left join lost l on q.server = l.server and q.vhost = l.vhost
 left join died i on q.server = i.server and q.vhost = i.vhost and q.queue = i.queue

@@ -26,7 +26,14 @@ BUILT_IN = {
 }  # fmt: skip
 """Exchanges that every broker has (AMQP 0-9-1, 3.1.3), and their types."""
 MOST_TRIED = 1 << 21
-"""Bindings that are held against routing keys, long keys of topics several times; what lies beyond is not known."""
+"""Bindings of topics and fanouts of one virtual host that are held against its routing keys; the rest is not known.
+
+What takes as long as several counts as several: patterns of 64 characters and more, and `#` against many words.
+"""
+MOST_WAYS = 1 << 17
+"""Ways of one message."""
+TOO_MANY = 0
+"""Queues that a key leads to, where these limits ended the search."""
 DEEPEST = 8
 """Exchanges that a message may pass."""
 
@@ -117,13 +124,13 @@ class Router:
     Args:
         known: bindings of a virtual host, finished.
         queues: names of queues that are known: the default exchange has a binding for each.
-        tried: bindings that others tried before.
     """
 
-    def __init__(self, known: Bindings, queues: Iterable[str], tried: int = 0) -> None:
+    def __init__(self, known: Bindings, queues: Iterable[str]) -> None:
         self.types = known.types
         self.queues = frozenset(queues)
-        self.tried = tried
+        self.tried = 0
+        self.ways = 0
         self._direct: dict[tuple[str, str], list[Binding]] = defaultdict(list)
         self._others: dict[str, list[Binding]] = defaultdict(list)
         for each in known.bindings:
@@ -133,11 +140,20 @@ class Router:
                 self._others[each.exchange].append(each)
 
     def routes(self, exchange: str, key: str) -> dict[str, list[Interval]] | None:
-        """Return the queues that a message reaches, and when; None where that is not known (headers, unknown type)."""
+        """Return the queues that a message reaches, and when; None where that is not known.
+
+        That is where an exchange decides by headers, or its type was not seen, or where it takes too long (`exceeded`).
+        """
         found: dict[str, list[Interval]] = defaultdict(list)
+        self.ways = 0
         if not self._follow(exchange, key, (-NEVER, NEVER), found, 0):
             return None
         return {queue: merged(intervals) for queue, intervals in found.items()}
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the last search took too long."""
+        return self.ways > MOST_WAYS or self.tried > MOST_TRIED
 
     def _follow(self, exchange: str, key: str, within: Interval, found: dict[str, list[Interval]], depth: int) -> bool:
         if exchange == "":
@@ -148,11 +164,12 @@ class Router:
         if kind not in ("direct", "fanout", "topic") or depth > DEEPEST:
             return False
         for each in self._direct.get((exchange, key), ()) if kind == "direct" else self._others.get(exchange, ()):
-            is_topic = kind == "topic"
-            self.tried += 1 + is_topic * len(each.key) * len(key) // 64
-            if self.tried > MOST_TRIED:
+            self.ways += 1
+            if kind != "direct":
+                self.tried += 1 + len(each.key) // 64 + each.key.count("#") * key.count(".") // 16
+            if self.ways > MOST_WAYS or (kind != "direct" and self.tried > MOST_TRIED):
                 return False
-            if is_topic and not topic_matches(each.key, key):
+            if kind == "topic" and not topic_matches(each.key, key):
                 continue
             common = max(within[0], each.since_ns), min(within[1], each.until_ns)
             if common[0] >= common[1]:
@@ -238,16 +255,14 @@ def routed_table(
     for place, known in found.items():
         of[place].update(known.declared)
     rows: list[Row] = []
-    tried = 0
     for place, those in groupby(sorted(set(keys)), key=itemgetter(0, 1)):
-        router = Router(found.get(place, Bindings()), of[place], tried)
+        router = Router(found.get(place, Bindings()), of[place])
         for *_, exchange, key in those:
             reached = router.routes(exchange, key)
             if reached is None:
-                rows.append((*place, exchange, key, None, None, None, None))
+                rows.append((*place, exchange, key, None, TOO_MANY if router.exceeded else None, None, None))
             for queue, intervals in sorted((reached or {}).items()):
                 rows += [(*place, exchange, key, queue, len(reached or {}), *interval) for interval in intervals]
-        tried = router.tried
     return _table("routed", rows)
 
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from pamqp import commands
 from amqpscope.dashboards import first_screen
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
-from amqpscope.pipelines.findings import filled, needed_by
+from amqpscope.pipelines.findings import evaluate, filled, needed_by
 from amqpscope.pipelines.model.walk import conform
 from amqpscope.pipelines.relations import compute
 from amqpscope.pipelines.relations.texts import read_by_rules
@@ -677,3 +678,32 @@ def test_many_connections_that_one_device_cuts_are_compared_in_groups() -> None:
     }  # fmt: skip
     made = conform("endpoints", {name: pa.array(values) for name, values in columns.items()}, count)
     assert [(row["code"], row["count"]) for row in findings({"endpoints": made})] == [("cnx-middlebox", count)]
+
+
+def test_findings_of_one_client_that_differ_in_figures_are_one_thing() -> None:
+    """Versions, codes and names are no figures; a client that is not known is none."""
+    rule = rules.Rule("my-rule", "note", "client", "t", "true", "{client} {code} {old:count} of [queue {queue}]", "")
+    rows = [
+        {"client": client, "server": "s", "code": code, "old": old, "queue": queue, "count": 1}
+        for client, code, old, queue in (
+            ("web", 404, 1, "a"), ("web", 404, 2, "a"), ("web", 406, 1, "a"), ("web", 404, 1, "b"),
+            ("web", 404, 1, None), ("shop", 404, 1, "a"), (None, 404, 1, "a"), (None, 404, 2, "a"),
+        )
+    ]  # fmt: skip
+    blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
+    made = evaluate(lambda text: [dict(row) for row in rows] if " t " in text else [blind], [rule])[
+        "findings"
+    ].to_pylist()
+    things = Counter(row["thing"] for row in made)
+    assert sorted(things.values()) == [1, 1, 1, 1, 1, 1, 2]
+    assert {row["such"] for row in made if things[row["thing"]] == 2} == {1}
+
+
+def test_findings_that_are_left_out_are_counted_in_their_thing() -> None:
+    rule = rules.Rule("my-rule", "note", "client", "t", "true", "{client} {count:count}", "")
+    rows = [{"client": "web", "server": "s", "count": number + 1} for number in range(150)]
+    blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
+    made = evaluate(lambda text: [dict(row) for row in rows] if " t " in text else [blind], [rule])[
+        "findings"
+    ].to_pylist()
+    assert (len(made), {row["thing"] for row in made}, {row["such"] for row in made}) == (100, {0}, {149})

@@ -236,7 +236,7 @@ def bound(*ends: tuple[str, str, bool], kind: str, key: str = "") -> dict[routes
     ("made", "exchange", "key"),
     [
         # forty bindings from each to the next: a message takes forty to the eighth ways
-        (bound(*((f"e{at}", f"e{at + 1}", False) for at in range(8) for _ in range(40)), kind="fanout"), "e0", "k"),
+        (bound(*((f"e{at}", f"e{at + 1}", at == 7) for at in range(8) for _ in range(40)), kind="fanout"), "e0", "k"),
         (bound(*(("e", f"q{at}", True) for at in range(2000)), kind="fanout"), "e", "k"),
         (bound(*(("e", f"q{at}", True) for at in range(2000)), kind="topic", key="#." * 120), "e", "a." * 120),
     ],
@@ -245,11 +245,38 @@ def test_what_leads_to_too_many_queues_is_not_known(
     made: dict[routes.Place, routes.Bindings], exchange: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "MOST_TRIED", 20_000)
+    monkeypatch.setattr(routes, "MOST_WAYS", 5_000)
     keys = [("b", "/", exchange, f"{key}{number}") for number in range(50)]
     found = within(10_000_000, lambda: routes.routed_table(made, keys, []))
-    reached = {row["routing_key"]: row["queue"] for row in found.to_pylist()}
-    assert len(reached) == 50 and reached[keys[-1][3]] is None
+    reached = {row["routing_key"]: (row["queue"], row["queues"]) for row in found.to_pylist()}
+    assert len(reached) == 50 and reached[max(keys)[3]] == (None, routes.TOO_MANY)
     assert pc.count(found["queue"]).as_py() <= 20_000
+
+
+def test_each_virtual_host_has_its_own_room_and_direct_bindings_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MOST_TRIED", 100)
+    (full,) = bound(*(("e", f"q{at}", True) for at in range(200)), kind="fanout").values()
+    (direct,) = bound(("d", "q", True), kind="direct", key="k").values()
+    full.types |= {"d": "direct"}
+    full.bindings += direct.bindings
+    made = {("b", "a"): full, ("b", "z"): direct}
+    keys = [("b", "a", "e", "x"), ("b", "a", "f", "x"), ("b", "a", "d", "k0"), ("b", "z", "d", "k0")]
+    found = {(row["vhost"], row["exchange"]): (row["queue"], row["queues"]) for row in
+             routes.routed_table(made, keys, []).to_pylist()}  # fmt: skip
+    assert found == {("a", "e"): (None, 0), ("a", "f"): (None, 0), ("a", "d"): ("q", 1), ("z", "d"): ("q", 1)}
+
+
+def test_long_names_of_sensors_are_no_many_ways() -> None:
+    made = bound(
+        *(("e", f"q{at}", True) for at in range(100)), kind="topic", key="factory.*.line-3.machine-003.*.temperature"
+    )
+    keys = [("b", "/", "e", f"factory.north.line-3.machine-003.sensor-17.temperature{at}") for at in range(2000)]
+    assert None not in routes.routed_table(made, keys, [])["queue"].to_pylist()
+
+
+def test_where_ways_are_too_many_nothing_is_said_of_what_goes_into_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MOST_WAYS", 0)
+    assert {row["ins"] for row in dict(compute.compute(sources("demo"), ["queues"]))["queues"].to_pylist()} == {None}
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted).map(tuple), max_size=8))
