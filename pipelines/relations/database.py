@@ -26,8 +26,9 @@ MEMORY = 256_000_000
 """Bytes of memory beyond which DuckDB writes to temporary files."""
 MEMORY_PER_ROW = 20
 """The same for each row of statistics, where that is more: not all that joins and windows keep can go to files."""
-CONTAINER = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Files that say how many bytes of memory a container has, of both versions of control groups."""
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OF_THIS_PROCESS = Path("/proc/self/cgroup")
+"""Its control groups, of both versions: lines such as `0::/user.slice` and `4:memory:/docker/1f9c`."""
 THREADS = 2
 SAFE = (
     "set python_enable_replacements = false",
@@ -62,12 +63,24 @@ class MemoryLimitError(Error):
 
 
 def memory_of_machine() -> int:
-    """Return the bytes of memory of this machine, or of the container where that has less."""
+    """Return the bytes of memory of this machine, or of the control group of this process where that has less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30]
-    for file in CONTAINER:
+    for file in _limits():
         with suppress(OSError, ValueError):  # it is not there, or says max
             found.append(int(file.read_text(encoding="ascii")))
     return min(found)
+
+
+def _limits() -> Iterator[Path]:
+    """Yield files that may say how many bytes a group, or one around it, may have; a container sees its own as root."""
+    with suppress(OSError):
+        for line in OF_THIS_PROCESS.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                base = CONTROL_GROUPS / controllers
+                group = base / path.lstrip("/")
+                name = "memory.limit_in_bytes" if controllers else "memory.max"
+                yield from (each / name for each in (group, *group.parents) if each.is_relative_to(base))
 
 
 @contextmanager

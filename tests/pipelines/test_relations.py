@@ -527,12 +527,24 @@ def test_memory_grows_with_rows_to_half_of_the_machines(monkeypatch: pytest.Monk
         assert found == "1.8 GiB"
 
 
-def test_a_container_has_the_memory_that_its_group_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("group", "file", "said"),
+    [
+        ("0::/a/b", "a/memory.max", "123000000"), ("0::/a/b", "memory.max", "123000000"),
+        ("1:cpu:/\n4:memory:/docker/1f9c", "memory/memory.limit_in_bytes", "123000000"),
+        ("0::/../out", "memory.max", "max"), ("0::/a", "a/memory.max", str((1 << 63) - 4096)), ("", "memory.max", "1"),
+    ],
+)  # fmt: skip
+def test_a_control_group_has_the_memory_that_it_says(
+    group: str, file: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_machine = database.memory_of_machine()
-    for text, expected in (("max\n", of_machine), ("123000000\n", 123_000_000), ("9223372036854771712\n", of_machine)):
-        (tmp_path / "memory.max").write_text(text)
-        monkeypatch.setattr(database, "CONTAINER", (tmp_path / "none", tmp_path / "memory.max"))
-        assert database.memory_of_machine() == expected
+    (tmp_path / "groups" / file).parent.mkdir(parents=True)
+    (tmp_path / "groups" / file).write_text(f"{said}\n")
+    (tmp_path / "own").write_text(group)
+    monkeypatch.setattr(database, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(database, "OF_THIS_PROCESS", tmp_path / "own")
+    assert database.memory_of_machine() == (123_000_000 if said == "123000000" else of_machine)
 
 
 ENDLESS = """
