@@ -73,6 +73,8 @@ class Detector:
         self.probes: dict[int, Probe] = {}
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the number of bytes skipped before."""
+        self.held: dict[int, int] = {}
+        """Directions with bytes that were held back, since the caller last looked, and the position after these."""
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
@@ -135,6 +137,7 @@ class Detector:
                 column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
             if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                 released.append(column)
+                self.held[2 * slot + int(column[Chunk.SIDE])] = int(column[Chunk.POS] + column[Chunk.LENGTH])
         return released
 
     @staticmethod

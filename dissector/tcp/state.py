@@ -127,6 +127,7 @@ class Direction(Matrix):
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
     ACKED = column("position up to which the other side has acknowledged")
+    TOLD = column("the same as results have it; -1: no acknowledgement was among them", empty=-1)
     ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
     ACK_POS = column("position up to which that acknowledged, where bytes before it are missing")
     ACK_SEEN = column("number of that segment")
@@ -322,6 +323,18 @@ class Event(Records):
     USUAL_TTL = column("that of the side's last segment with bytes; -1: none")
 
 
+class Ack(Records):
+    """Acknowledgements: the first of each side, and all that acknowledge more bytes than those before."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent what is acknowledged")
+    POS = column("position up to which it is")
+    READ = column("position up to which it had been emitted then")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+
+
 class Fault(Records):
     """Faults of connections."""
 
@@ -342,6 +355,7 @@ class Count(Matrix):
     FAULTS = column("faults")
     WINDOWS = column("intervals")
     EVENTS = column("events")
+    ACKS = column("acknowledgements")
     ENDED = column("ended connections")
 
 
@@ -401,6 +415,7 @@ class Results(NamedTuple):
         faults: (Fault, n).
         windows: (Window, n).
         events: (Event, n).
+        acks: (Ack, n).
         ended: slots of connections that end once all this is read.
         counts: (Count,): number of each.
     """
@@ -409,6 +424,7 @@ class Results(NamedTuple):
     faults: Array
     windows: Array
     events: Array
+    acks: Array
     ended: Array
     counts: Array
 
