@@ -23,7 +23,7 @@ from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import registry
-from amqpscope.dissector.protocols.acknowledged import Acked, Acknowledged
+from amqpscope.dissector.protocols.acknowledged import CROWDED, Acked, Acknowledged
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -105,7 +105,14 @@ class Dissector:
         self.tables = Tables(own, self.captures, wanted, compiled)
         self.retained = Retained.nothing(self._ranges)
         self.parts = transfer.Parts(
-            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.acked,
+            self.packets,
+            self.tcp,
+            self.tls,
+            self.detector,
+            self.stages,
+            self.connections,
+            self.gaps,
+            self.acked,
             self.accounting,
         )
 
@@ -286,6 +293,8 @@ class Dissector:
         if out.chunks.shape[1]:
             yield from self._chunks(out.chunks, buffer)
         acked = self.acked.take(out.acks)
+        if self.acked.crowded:
+            self.reached.add(CROWDED)
         if acked.shape[1]:
             yield partial(self.tables.tcp_acks, acked, self._ends(acked[Acked.SLOT], acked[Acked.SIDE]))
         facts = self.tcp.flows.facts

@@ -1,8 +1,8 @@
 """Find the packet by which TCP first acknowledged the end of a frame.
 
-TCP knows which packet acknowledges which position of a stream, protocols where frames end. A frame waits here until an
-acknowledgement of its end comes. It has none where an earlier one may have been about it: where it was read later than
-it was acknowledged, held back, or sent before the other side was seen. All that is decided by positions, not by batches.
+TCP knows which packet acknowledges which position of a stream, protocols where frames end. A frame waits here until
+an acknowledgement of its end comes. It has none where an earlier one may have been about it: where it was read later
+than that, held back, or sent before the other side was seen. All this is decided by positions, not by batches.
 """
 
 from collections.abc import Collection, Mapping

@@ -19,7 +19,8 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.client_side import HEADER, MAGIC, client_by_header, client_by_tls
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context, Recogniser
-from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts, clients, roles_by
+from amqpscope.dissector.tcp.roles import clients, roles_by
+from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"

@@ -19,7 +19,8 @@ from amqpscope.dissector.protocols.acknowledged import Acked
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import Fault as Anomaly
 from amqpscope.dissector.protocols.state import Place
-from amqpscope.dissector.tcp.state import EVENTS, ZERO, Event, Facts, Window, clients
+from amqpscope.dissector.tcp.roles import clients
+from amqpscope.dissector.tcp.state import EVENTS, ZERO, Event, Facts, Window
 from amqpscope.dissector.tcp.state import FAULTS as TCP_FAULTS
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault

@@ -62,7 +62,17 @@ class SessionStatistics(SessionWalk):
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "message_id", "body_size", "redelivered", "unfinished", "publish_seq", ACKED, *COLUMNS,
     )  # fmt: skip
-    FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", ACKED, *COLUMNS)
+    FRAME = (
+        "connection_id",
+        "channel",
+        "channel_epoch",
+        "from_client",
+        "method",
+        "command_id",
+        "queue",
+        ACKED,
+        *COLUMNS,
+    )
     ANSWER = ("text", "value")
     tables = ("confirms", "settlements", "rpcs")
     needs: Mapping[int, Needs] = {

@@ -59,7 +59,9 @@ def derived(source: int) -> Mapping[str, tuple[str, ...]]:
     `content` (`digests.content`) is made for walks that ask for it.
     """
     return (
-        {"what": (ev.EVENT_OF[source],), ACKED: (), **ev.FRAMES_OF[source].derived} if source in ev.FRAMES_OF else _DERIVED[source]
+        {"what": (ev.EVENT_OF[source],), ACKED: (), **ev.FRAMES_OF[source].derived}
+        if source in ev.FRAMES_OF
+        else _DERIVED[source]
     )
 
 

@@ -86,7 +86,7 @@ def _keys(rows: pa.Table, known: pa.Array, frames: Any, sides: Any) -> Ints:
 
 
 def cuts(parts: Mapping[int, Iterable[pa.Table]], asks: Mapping[int, pa.Array], some: pa.Array) -> pa.Table:
-    """Return the connections with a request that may still be acknowledged, and where it stands: events from there wait.
+    """Return the connections with a request that may still be acknowledged, and where it stands: from there they wait.
 
     Args:
         parts: prepared rows by source.
@@ -104,7 +104,9 @@ def cuts(parts: Mapping[int, Iterable[pa.Table]], asks: Mapping[int, pa.Array], 
         latest.append(rows.select(["connection_id", "ts_ns"]))
         rows = rows.filter(pc.is_in(rows["what"], value_set=words)).join(through, ["connection_id", "from_client"])
         rows = rows.filter(pc.greater(rows["frame_no"], pc.fill_null(rows["last_frame_no_max"], -1)))
-        found.append(rows.select(["connection_id", "ts_ns", order]).rename_columns(["connection_id", "ts_ns", "frame_no"]))
+        found.append(
+            rows.select(["connection_id", "ts_ns", order]).rename_columns(["connection_id", "ts_ns", "frame_no"])
+        )
     if not found:
         return pa.table({"connection_id": pa.array([], pa.int64()), "frame_no": pa.array([], pa.int64())})
     until = pa.concat_tables(latest).group_by("connection_id").aggregate([("ts_ns", "max")])
@@ -122,11 +124,13 @@ def first(waiting: pa.Table) -> pa.Table:
 def _rows(parts: Mapping[int, Iterable[pa.Table]], source: int, columns: Sequence[str], some: pa.Array) -> pa.Table:
     found = [part.select(columns).filter(pc.is_in(part["connection_id"], value_set=some)) for part in parts[source]]
     kinds = {"from_client": pa.bool_(), "what": pa.int16()}
-    return pa.concat_tables([pa.schema([(name, kinds.get(name, pa.int64())) for name in columns]).empty_table(), *found])
+    return pa.concat_tables(
+        [pa.schema([(name, kinds.get(name, pa.int64())) for name in columns]).empty_table(), *found]
+    )
 
 
 def spread(acks: pa.Table, span: int) -> tuple[pa.Table, Ints]:
-    """Return rows once for each span of frames in which messages may stand that they are about, and the span of each."""
+    """Return rows once for each span of frames in which messages that they are about may stand, and that span."""
     begin = np.maximum(acks["first_frame_no"].to_numpy() - LONGEST, 0) // span
     counts = acks["last_frame_no"].to_numpy() // span - begin + 1
     at = np.repeat(np.arange(len(acks)), counts)

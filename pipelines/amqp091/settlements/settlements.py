@@ -74,7 +74,8 @@ class Settlements(Remembers):
         CONNECTIONS: Needs(("rtt_ns",)),
         FRAMES: Needs(("queue", "consumer_tag", "requeue", "prefetch_count", "global"), _METHODS),
         MESSAGES: Needs(
-            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack"), ("deliver", "get"),
+            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack"),
+            ("deliver", "get"),
             asks=("deliver", "get"),
         ),
     }
