@@ -23,7 +23,7 @@ from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import registry
-from amqpscope.dissector.protocols.acknowledged import CROWDED, Acked, Acknowledged
+from amqpscope.dissector.protocols.acknowledged import Acked, Acknowledged
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -95,7 +95,7 @@ class Dissector:
         self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.gaps = Gaps()
-        self.acked = Acknowledged()
+        self.acked = Acknowledged(self.reached)
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""
@@ -293,8 +293,6 @@ class Dissector:
         if out.chunks.shape[1]:
             yield from self._chunks(out.chunks, buffer)
         acked = self.acked.take(out.acks)
-        if self.acked.crowded:
-            self.reached.add(CROWDED)
         if acked.shape[1]:
             yield partial(self.tables.tcp_acks, acked, self._ends(acked[Acked.SLOT], acked[Acked.SIDE]))
         facts = self.tcp.flows.facts

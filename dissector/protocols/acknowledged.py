@@ -52,12 +52,12 @@ class Acked(Records):
 class Acknowledged:
     """The frames of open connections that are not acknowledged yet.
 
-    Attributes:
-        crowded: whether `limits.UNACKED` was reached.
+    Args:
+        reached: receives messages about limits of the process that were reached.
     """
 
-    def __init__(self) -> None:
-        self.crowded = False
+    def __init__(self, reached: set[str]) -> None:
+        self.reached = reached
         self._reach = Reach.make(0)
         self._waiting = Awaited.room(0)
         self._made: list[Ints] = []
@@ -118,7 +118,7 @@ class Acknowledged:
             np.maximum.at(newest, row, end)
             frames = frames[:, end >= newest[row] - limits.UNACKED_BYTES]
             if frames.shape[1] > limits.UNACKED:
-                self.crowded = True
+                self.reached.add(CROWDED)
                 frames = frames[:, frames[Awaited.ROW] != np.bincount(frames[Awaited.ROW]).argmax()]
         self._waiting = frames
 

@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +170,13 @@ def test_what_was_acknowledged_before_it_was_captured_has_no_time() -> None:
 
 
 def test_a_gap_has_no_time_and_what_follows_has() -> None:
-    tape, n = begun()
+    tape, _ = begun()
     before = acks(tape)
     data = b"".join(publish())
     tape.send(CLIENT, data)
     tape.packets.pop()
     tape.segment(SERVER)
-    for packet in range(6):
+    for _ in range(6):
         last = tape.packets[-1]
         tape.packets[-1] = Packet(last.ts_ns + 2 * 10**9, last.data)
         tape.start_ns += 2 * 10**9
@@ -241,11 +242,11 @@ def any_traffic(writes: Sequence[tuple[int, int, int, Sequence[int], int]], swap
         of = publish(b"x" * size) if side == CLIENT else deliver(1, b"x" * size)
         data = b"".join(of) * count if size else b""
         edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in pairwise(edges):
             tape.segment(side, data[first:last], seq=tape.next[side] + first, ack=acked[side])
         tape.next[side] += len(data)
-    for at in swaps:
-        at = 14 + at % max(len(tape.packets) - 15, 1)
+    for swap in swaps:
+        at = 14 + swap % max(len(tape.packets) - 15, 1)
         if at + 1 < len(tape.packets):
             one, two = tape.packets[at : at + 2]
             tape.packets[at : at + 2] = [Packet(one.ts_ns, two.data), Packet(two.ts_ns, one.data)]
