@@ -128,6 +128,34 @@ def test_an_acknowledgement_a_minute_later_does_not_count(tmp_path: Path) -> Non
     assert acked(statistics(talk.packets, tmp_path), "confirms") == [last, None]
 
 
+def test_a_request_that_was_captured_late_has_not_the_time_of_the_next(tmp_path: Path) -> None:
+    talk = Talk().begin()
+    talk.acked[SERVER] += len(data := b"".join(publish()))
+    talk.say(SERVER, acks=False)
+    talk.say(CLIENT, data)
+    talk.say(CLIENT, data)
+    time = talk.say(SERVER)
+    assert acked(statistics(talk.packets, tmp_path), "confirms") == [None, time]
+
+
+def test_one_acknowledgement_of_what_waits_and_what_does_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It acknowledges a delivery, and the beginning of the next, of which the rest comes in another batch."""
+    talk = Talk().begin()
+    frames = deliver(2)
+    talk.say(SERVER, b"".join(deliver(1)))
+    talk.say(SERVER, b"".join(frames[:2]))
+    first = talk.say(CLIENT)
+    for _ in range(3):
+        talk.say(SERVER, bytes([8, 0, 0, 0, 0, 0, 0, 0xCE]))
+    talk.say(SERVER, frames[2])
+    last = talk.say(CLIENT)
+    assert acked(statistics(talk.packets, tmp_path), "settlements") == [first, last]
+    monkeypatch.setattr(runner, "LEAST", 0)
+    monkeypatch.setattr(runner, "MANY", 1)
+    for size in (60, 120, 200, 300):
+        assert acked(statistics(talk.packets, tmp_path, size), "settlements") == [first, last]
+
+
 TURNS = st.tuples(
     st.sampled_from(["publish", "confirm", "deliver", "settle", "ask", "ack", "heartbeat"]),
     st.sampled_from([CLIENT, SERVER]), st.booleans(), st.sampled_from([0, 0, 0, 0, 10**9, 25 * 10**9, 61 * 10**9]),
@@ -146,8 +174,10 @@ def any_talk(turns: list[tuple[str, int, bool, int]]) -> Talk:
         elif what == "deliver":
             delivered += 1
             frames = deliver(delivered)
-            talk.say(SERVER, frames[0], acks, wait_ns)
-            talk.say(SERVER, b"".join(frames[1:]), acks)
+            talk.say(SERVER, b"".join(frames[:2]), acks, wait_ns)
+            if side == CLIENT:
+                talk.say(CLIENT)
+            talk.say(SERVER, b"".join(frames[2:]), acks)
         elif what == "settle" and delivered:
             talk.say(CLIENT, method(commands.Basic.Ack(delivery_tag=delivered, multiple=side == CLIENT)), acks, wait_ns)
         elif what == "ask":
