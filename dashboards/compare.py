@@ -262,7 +262,7 @@ def value(difference: Difference, which: str) -> str:
     found = getattr(difference, which)
     if difference.kind == "latency":
         return units.duration(found)
-    return f"{found:,.3g}" if difference.kind == "rate" else units.share(found, 1)
+    return units.rate(found) if difference.kind == "rate" else units.share(found, 1)
 
 
 def shift(difference: Difference) -> str:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from amqpscope.dashboards import relations, time_spent
-from amqpscope.dashboards.findings import calm
+from amqpscope.dashboards.findings import alike, calm, such
 from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.units import rate
 from amqpscope.dissector.formatting import clean, duration
 from amqpscope.pipelines.findings import MADE_UP, size
 from amqpscope.spec.findings import SEVERITIES, Rule, load
@@ -136,7 +137,7 @@ def _head(data: Mapping[str, Any], width: int) -> str:
     )
     parts = [brokers or "no broker", counted]
     if not unread:
-        parts.append(f"{_rate(data['publishes'] / span)} publishes/s, {_rate(data['deliveries'] / span)} deliveries/s")
+        parts.append(f"{rate(data['publishes'] / span)} publishes/s, {rate(data['deliveries'] / span)} deliveries/s")
     line = "; ".join(parts) if total else "no connection of a known protocol"
     lines = [head]
     if total or not data["goes_on"]:
@@ -157,13 +158,14 @@ def _unreadable(data: Mapping[str, Any], width: int, ink: Ink) -> str:
 
 def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     findings = data["findings"]
-    worse = [row for row in findings if row["severity"] != SEVERITIES[-1]]
-    notes = [row for row in findings if row["severity"] == SEVERITIES[-1]]
+    grouped = alike(findings)
+    worse = [rows for rows in grouped if rows[0]["severity"] != SEVERITIES[-1]]
+    notes = [rows for rows in grouped if rows[0]["severity"] == SEVERITIES[-1]]
     lines = [ink("WHAT IS WRONG", "name")] if worse else []
     room = len(str(min(len(worse), MOST_FINDINGS))) + 1
-    for number, row in enumerate(worse[:MOST_FINDINGS], 1):
+    for number, (row, *others) in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<{room}}{row['party'].upper():8} "
-        body = clean(row["text"]) + _packets(row, len(data["captures"]) > 1)
+        body = _said(row, others) + _packets(row, len(data["captures"]) > 1)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
         wrapped[0] = ink(head.rstrip(), row["severity"]) + wrapped[0][len(head.rstrip()) :]
         lines += [line.replace(_TIED, " ") for line in wrapped]
@@ -173,10 +175,10 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
         yet = " yet" if data["goes_on"] else ""
         said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{yet}: no connection was decoded."
         lines += textwrap.wrap(said, width)
-    for row in notes:
-        lines += textwrap.wrap(f"- {clean(row['text'])}", width, subsequent_indent="  ")
+    for row, *others in notes:
+        lines += textwrap.wrap(f"- {_said(row, others)}", width, subsequent_indent="  ")
     network = data["network"]
-    if data["connections"] and not any(row["party"] == "network" for row in worse) and network["rtt_ns"]:
+    if data["connections"] and not any(row["party"] == "network" for row, *_ in worse) and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
         trips = f"round trips {least} to {most}" if least != most else f"round trip {least}"
         again = size(network["retransmitted_bytes"])
@@ -184,6 +186,11 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
         said = f"- network: {sign} ({trips}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)
+
+
+def _said(row: Row, others: Sequence[Row]) -> str:
+    """Return the text of a finding, and how many more say the same."""
+    return f"{clean(row['text'])} ({such(len(others))})" if others else clean(row["text"])
 
 
 def _packets(row: Row, several: bool) -> str:
@@ -251,7 +258,7 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         where = ", ".join(f"{clean(name)} {count:,}" for name, count in most[:3])
         where += f" and {len(most) - 3} more" if len(most) > 3 else ""
         several = f" ({row['addresses']:,} addresses)" if (row["addresses"] or 0) > 1 else ""
-        rows.append([clean(row["client"]) + several, where, _rate(row["publishes"] / span)])
+        rows.append([clean(row["client"]) + several, where, rate(row["publishes"] / span)])
     if len(rows) == 1:
         return ""
     lines = _columns(rows, "llr", width)
@@ -335,11 +342,6 @@ def _cut(value: str, room: int) -> str:
 
 def _number(value: int | None, missing: str = "?") -> str:
     return missing if value is None else f"{value:,}"
-
-
-def _rate(each: float) -> str:
-    """Return a number per second; what is there, but seldom, is no zero."""
-    return f"{each:.0f}" if each >= 1 or not each else f"{max(each, 0.001):.1g}"
 
 
 def _signed(value: int | None) -> str:

@@ -133,7 +133,7 @@ def _latencies(tables: Tables) -> dict[tuple[int, str], str]:
 
 
 def _text(messages: int, span: float) -> str:
-    return f"{units.count(messages)}, {messages / span:.3g} per s" if messages else "?"
+    return f"{units.count(messages)}, {units.rate(messages / span)} per s" if messages else "?"
 
 
 def _span(tables: Tables) -> float:

@@ -5,7 +5,7 @@ Their data goes to the page twice: drawn, and as numbers for the readout, the zo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ from amqpscope.dashboards.relations import Row
 from amqpscope.dashboards.section import Key
 from amqpscope.dashboards.series import COLUMNS, PACKETS, Points
 from amqpscope.dashboards.tables import Tables, plausible
-from amqpscope.pipelines.relations import compute
 
 QUEUES, CONSUMERS = 4, 4
 """Queues and consumers that have a line: those with the longest waits, and with most deliveries unsettled."""
@@ -144,20 +143,18 @@ def _rates(rates: Sequence[Row], low: int, high: int, width: int) -> Lane | None
         mean = total / ((high - low) / units.SECOND)
         most = float(values.max())
         # a capture of few seconds may cut all of them: none has as many as the mean
-        at_most = f", {_rate(most)} at most" if most >= 0.99 * mean else ""
-        parts.append(f"{_rate(mean)} {name} per second{at_most}")
+        at_most = f", {units.rate(most)} at most" if most >= 0.99 * mean else ""
+        parts.append(f"{units.rate(mean)} {name} per second{at_most}")
     if not curves:
         return None
     most = max(float(curve.values.max()) for curve in curves)
     return Lane(f"Rates: {'; '.join(parts)}", Panel(chart.linear(most, 2), marks, HEIGHT), legend, curves)
 
 
-def _rate(value: float) -> str:
-    return units.count(round(value)) if value >= 10 else f"{value:.1f}".removesuffix(".0")
-
-
-def _points(tables: Tables, table: str, ends: tuple[str, str], low: int, of: Points, where: pc.Expression) -> None:
-    """Add the latencies of a table to points, at the time at which they ended."""
+def _latencies(
+    tables: Tables, table: str, ends: tuple[str, str], low: int, where: pc.Expression, *others: str
+) -> Iterator[pa.Table]:
+    """Yield the latencies of a table as rows of `Points`, at the time at which they ended, with other columns."""
     begin, end = ends
     columns = {
         "at": pc.field(f"{end}_ts_ns"),
@@ -167,10 +164,11 @@ def _points(tables: Tables, table: str, ends: tuple[str, str], low: int, of: Poi
         "begin_capture": pc.field(f"{begin}_capture"),
     }
     known = plausible("latency_ns") & plausible(f"{end}_ts_ns") & (pc.field(f"{end}_ts_ns") >= low) & where
-    for rows in tables.scan(table, columns, known):
+    for rows in tables.scan(table, columns | {name: pc.field(name) for name in others}, known):
         at = pc.subtract(rows["at"], pa.scalar(low, pa.int64()))
         packets = [rows[name].cast(pa.int64() if name.endswith("packet") else pa.string()) for name in PACKETS]
-        of.add(pa.table([at, rows["value"], *packets], names=["at", "value", *PACKETS]))
+        given = [rows[name].cast(pa.string()) for name in others]
+        yield pa.table([at, rows["value"], *packets, *given], names=["at", "value", *PACKETS, *others])
 
 
 def _drawn(points: Points, x: Scale, colour: str, place: int, threshold: float) -> list[Mark]:
@@ -202,7 +200,8 @@ def _confirms(tables: Tables, low: int, x: Scale) -> Lane | None:
     ends = []
     for place, (outcome, colour, name) in enumerate((("ack", "blue", "acks"), ("nack", "red", "nacks (refused)"))):
         points = Points(x)
-        _points(tables, "confirms", ("publish", "confirm"), low, points, pc.field("outcome") == outcome)
+        for found in _latencies(tables, "confirms", ("publish", "confirm"), low, pc.field("outcome") == outcome):
+            points.add(found)
         if not points.count:
             continue
         rows = points.rows()
@@ -231,29 +230,14 @@ def _figures(summary: Row | None) -> str:
     return ", ".join(f"{name} {units.duration(summary[column])}" for name, column in names)
 
 
-WAITS = """
-    select t.deliver_ts_ns, t.latency_ns, t.publish_packet as begin_packet, t.deliver_packet as end_packet,
-        t.publish_capture as begin_capture, s.queue
-    from transits t
-    join settlements s on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
-    where t.latency_ns >= 0 and not coalesce(t.redelivered, false) and t.deliver_ts_ns >= {low}
-        and s.queue is not null"""
-"""First deliveries with the time since their publish, and the queue that they came from."""
-
-
 def _waits(tables: Tables, low: int, x: Scale, queues: Sequence[Row]) -> Lane | None:
     points = {queue["queue"]: Points(x) for queue in queues}
-    if not points or tables.analyzed is None:
+    if not points or not tables.has("transits"):
         return None
-    with compute.opened(tables.analyzed, ("transits", "settlements")) as database:
-        reader = database.sql(WAITS.format(low=int(low))).to_arrow_reader(1 << 17)
-        for batch in reader:
-            rows = pa.Table.from_batches([batch])
-            at = pc.subtract(rows["deliver_ts_ns"], pa.scalar(low, pa.int64()))
-            rows = pa.table([at, rows["latency_ns"], *(rows[name] for name in (*PACKETS, "queue"))],
-                            names=["at", "value", *PACKETS, "queue"])  # fmt: skip
-            for queue, found in points.items():
-                found.add(rows.filter(pc.equal(rows["queue"], queue)).drop_columns(["queue"]))
+    is_first = pc.field("queue").isin([*points]) & ~pc.coalesce(pc.field("redelivered"), pa.scalar(False))
+    for rows in _latencies(tables, "transits", ("publish", "deliver"), low, is_first, "queue"):
+        for queue, found in points.items():
+            found.add(rows.filter(pc.equal(rows["queue"], queue)).drop_columns(["queue"]))
     curves, marks, legend, ends = [], [], [], []
     for place, (queue, found) in enumerate(points.items()):
         if not found.count:

@@ -48,11 +48,15 @@ def query(tables: Tables) -> First | None:
     if tables.analyzed is None:
         return None
     rows, rules = findings.read(tables)
-    shown = rows[: findings.MOST]
+    grouped = findings.alike(rows)
+    shown = grouped[: findings.MOST]
     overview = lanes.query(tables, rows)
     timed = _timed(overview, tables)
-    listed = {party: [findings.finding(row, timed[0]) for row in shown if row["party"] == party] for party in PARTIES}
-    left = len(rows) - len(shown)
+    listed = {
+        party: [findings.finding(row, timed[0], others) for row, *others in shown if row["party"] == party]
+        for party in PARTIES
+    }
+    left = len(grouped) - len(shown)
     return First(
         headline(rows, rules),
         numbers(tables, rows),
@@ -113,7 +117,7 @@ def numbers(tables: Tables, rows: Sequence[Row]) -> list[Reading]:
     for column, name in (("publishes", "published"), ("deliveries", "delivered")):
         total = sum(row[column] for row in everything)
         if total:
-            found.append(Reading(name, f"{total / span:,.3g} per s"))
+            found.append(Reading(name, f"{units.rate(total / span)} per s"))
     for metric, name in (("confirm", "confirm"), ("transit", "publish to deliver"), ("settlement", "acknowledgement")):
         summary = _summary(tables, metric)
         if summary and summary["p50_ns"] is not None:

@@ -33,6 +33,8 @@ def replacing(path: Path) -> Iterator[Path]:
         except FileNotFoundError:
             there = None
         is_special = there is not None and not stat.S_ISREG(there.st_mode)
+        if there is not None and not is_special:  # what others may not read, they may not read meanwhile
+            os.close(os.open(other, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         yield path if is_special else other
         if there is not None and not is_special:
             with contextlib.suppress(PermissionError):

@@ -110,6 +110,8 @@ class Finding:
         filter: Wireshark filter for all of it, or for that packet.
         code: Of its rule.
         span: From when to when, in microseconds since the begin of the lanes; None when that is not known.
+        such: How many more say the same; empty where none does.
+        others: The first of these.
     """
 
     severity: str
@@ -121,6 +123,8 @@ class Finding:
     filter: str = ""
     code: str = ""
     span: tuple[int, int] | None = None
+    such: str = ""
+    others: Sequence["Finding"] = ()
 
     @property
     def place(self) -> str:

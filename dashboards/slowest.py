@@ -52,18 +52,9 @@ def query(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
 
 def unanswered(tables: Tables, kind: Kind, most: int = MOST) -> list[dict[str, Any]]:
     """Return those of a kind without an answer, longest waiting first; the end is where waiting ended."""
-    columns = [*_columns(kind), "end_ts_ns"]
-    where = _unanswered(kind)
-    rows: list[dict[str, Any]] = []
-    for batch in tables.scan(kind.table, columns, where):
-        waited = batch.append_column(
-            "waited", pc.coalesce(pc.subtract(batch["end_ts_ns"], batch[f"{kind.begin}_ts_ns"]), 0)
-        )
-        order = pc.select_k_unstable(waited, k=most, sort_keys=[("waited", "descending"), (kind.number, "ascending")])
-        rows += waited.take(order).to_pylist()
-        rows.sort(key=lambda r: (-r["waited"], r["connection_id"], r[kind.number] or 0))
-        del rows[most:]
-    return [_row(kind, r) for r in rows]
+    columns = {name: pc.field(name) for name in [*_columns(kind), "end_ts_ns"]}
+    columns["waited"] = pc.coalesce(pc.subtract(pc.field("end_ts_ns"), pc.field(f"{kind.begin}_ts_ns")), 0)
+    return [_row(kind, r) for r in tables.top(kind.table, columns, "waited", most, _unanswered(kind))]
 
 
 def _unanswered(kind: Kind) -> pc.Expression:

@@ -135,7 +135,12 @@ class Tables:
             raise NotTablesError(f"table {name} cannot be read: {reason(error)}") from error
 
     def top(
-        self, name: str, columns: Sequence[str], by: str, most: int, where: pc.Expression | None = None
+        self,
+        name: str,
+        columns: Sequence[str] | Mapping[str, pc.Expression],
+        by: str,
+        most: int,
+        where: pc.Expression | None = None,
     ) -> list[dict[str, Any]]:
         """Return the rows with the largest values of a column, largest first, ties in the order of identity."""
         best: pa.Table | None = None
@@ -143,9 +148,11 @@ class Tables:
         if dataset is None:
             return []
         told_apart = [c for c in _TIE_BREAKERS if c in dataset.schema.names]
-        asked = list(dict.fromkeys([*columns, by, *told_apart]))
+        asked = {c: pc.field(c) for c in [*columns, by, *told_apart]}
+        if isinstance(columns, Mapping):
+            asked |= columns
         ties = [(c, "ascending") for c in told_apart]
-        valid = pc.field(by).is_valid()
+        valid = asked[by].is_valid()
         for batch in self.scan(name, asked, valid if where is None else valid & where):
             if best is not None and best.num_rows == most:
                 batch = batch.filter(pc.greater_equal(batch[by], best[by][-1]))  # noqa: PLW2901 - few are left

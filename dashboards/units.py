@@ -64,6 +64,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def rate(each: float) -> str:
+    """Return a number per second: `1,839`, `8.4`, `0.03`; what is there, but seldom, is no zero."""
+    return f"{each:,.0f}" if each >= 10 or not each else f"{max(each, 0.001):.2g}"
+
+
 def share(part: float, whole: float) -> str:
     """Return a part of a whole in per cent, which says 0 or 100 only when it is."""
     if not whole:

@@ -4,11 +4,13 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import amqpscope
 from amqpscope.dissector.kernels import kernel
 from tests import oracles
 from tests.garbage import free
@@ -34,6 +36,27 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of JVMs that run for seconds: no optimizing compiler, and none that collects garbage in parallel."""
 
 
+FIRST = Path(__file__).parent / "tickets"
+"""Whichever module comes last runs beside nothing for as long as it takes: that of tickets is the longest."""
+DEMO = Path(__file__).parent / "captures" / "demo.pcap"
+
+
+@pytest.fixture(scope="session")
+def demo_statistics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of statistics of the demo, which tests only read."""
+    folder: Path = amqpscope.analyze(DEMO, tmp_path_factory.mktemp("demo") / "stats")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `tables` of the demo, and with `stats` of these, which tests only read."""
+    folder = tmp_path_factory.mktemp("demo")
+    amqpscope.dissect(DEMO, folder / "tables")
+    amqpscope.analyze(folder / "tables", folder / "stats")
+    return folder
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what shows by its parameters and fixtures that it runs compiled kernels, or Spark; pick what a run holds."""
     for item in items:
@@ -42,6 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("compiled")
             if "spark" in item.fixturenames:
                 item.add_marker("spark")
+    items.sort(key=lambda item: FIRST not in item.path.parents)
     if not THOROUGH and not any("::" in each for each in config.args):  # who names a test wants it
         later = left(items)
         config.hook.pytest_deselected(items=list(later))

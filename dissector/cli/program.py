@@ -161,12 +161,12 @@ def _run(argv: Sequence[str] | None) -> int:
 def _refuse_unknown(own: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End at an option that no parser has; argparse would first ask for what is missing because of it.
 
-    As for argparse, what has a space before any `=` is a value.
+    As for argparse, a word with a space that begins no option is a value.
     """
     names = [name for action in own._actions for name in action.option_strings]
     for word in itertools.takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
-        if word.startswith("--") and " " not in name and not any(each.startswith(name) for each in names):
+        if word.startswith("--") and " " not in word and not any(each.startswith(name) for each in names):
             own.error(f"unrecognized arguments: {word}{near(name, (each for each in names if each[:2] == '--'))}")
 
 

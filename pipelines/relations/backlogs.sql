@@ -1,5 +1,6 @@
 -- One row per queue and time between two counts of its messages in which some waited and none was delivered.
 -- None without rows of operations.
+-- What is in a stream does not wait: it stays there.
 with counts as (
     select n.server, coalesce(n.vhost, '') as vhost, o.queue, o.ts_ns, o.connection_id, o.frame_no, o.message_count,
         o.packet, o.capture
@@ -31,16 +32,18 @@ paired as (
             order by ts_ns nulls last, connection_id nulls last, frame_no nulls last) as first_capture
     from moments
 ),
-alone as (
-    select n.server, coalesce(n.vhost, '') as vhost, o.queue
+kinds as (
+    select n.server, coalesce(n.vhost, '') as vhost, o.queue,
+        max(case when o.single_active_consumer then 1 else 0 end) as alone,
+        max(case when o.queue_type = 'stream' or o.arguments like '%x-stream-offset%' then 1 else 0 end) as stream
     from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'queue.declare' and o.single_active_consumer
+    where o.method = 'queue.declare' or o.method = 'basic.consume'
     group by n.server, coalesce(n.vhost, ''), o.queue
 )
 select p.server, p.vhost, p.queue, p.since_ts_ns, p.ts_ns as until_ts_ns, p.ts_ns - p.since_ts_ns as duration_ns,
     case when p.before < p.message_count then p.before else p.message_count end as messages,
-    coalesce(a.queue is not null, false) as single_active_consumer,
+    coalesce(k.alone = 1, false) as single_active_consumer,
     p.first_packet, p.first_capture, p.packet as last_packet, p.capture as last_capture
 from paired p
-left join alone a on p.server = a.server and p.vhost = a.vhost and p.queue = a.queue
-where p.message_count > 0 and p.before > 0
+left join kinds k on p.server = k.server and p.vhost = k.vhost and p.queue = k.queue
+where p.message_count > 0 and p.before > 0 and coalesce(k.stream, 0) = 0

@@ -113,7 +113,7 @@ def opened(folder: Place, names: Iterable[str]) -> Iterator[duckdb.DuckDBPyConne
     """
     viewed = folder if isinstance(folder, Path) and database.may_view(folder) else None
     local = {name: [file for file in parts(folder, name) if isinstance(file, Path)] if viewed else [] for name in names}
-    rows = sum(weight(folder, name, ())[0] for name in local) if viewed else database.FEW
+    rows = sum(weight(folder, name, ())[0] for name in local)
     with database.connect(viewed, rows) as connection:
         for name, files in local.items():
             suffices(folder, name, schema(name).names)
@@ -187,7 +187,7 @@ def _computed(
 def _keep(connection: duckdb.DuckDBPyConnection, name: str) -> None:
     """Keep the rows of a relation, which other texts read, as a table."""
     for number, text in enumerate(_in_shares(connection, name)):
-        connection.execute(f"insert into {name} {text}" if number else f"create table {name} as {text}")
+        database.run(connection, f"insert into {name} {text}" if number else f"create table {name} as {text}")
 
 
 def _in_shares(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

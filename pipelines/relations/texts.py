@@ -38,10 +38,11 @@ def texts() -> dict[str, str]:
     return {name: found[name] for name in TopologicalSorter(of).static_order()}
 
 
-def tables_of(text: str) -> set[str]:
+@cache
+def tables_of(text: str) -> frozenset[str]:
     """Return the tables that a text reads; common table expressions are none."""
     code = re.sub(r"--[^\n]*|'[^']*'", "", text)
-    return set(_NAMED.findall(code)) - set(_COMMON.findall(code))
+    return frozenset(_NAMED.findall(code)) - frozenset(_COMMON.findall(code))
 
 
 @cache

@@ -92,7 +92,7 @@ def findings(spark: SparkSession, known: Mapping[str, DataFrame], small: Mapping
         known: statistics and relations, by name.
         small: those that are held in this process: rules that read no others are evaluated here.
     """
-    with database.connect() as connection:
+    with database.connect(rows=sum(map(len, small.values()))) as connection:
         for name, rows in small.items():
             database.keep(connection, name, rows)
 
@@ -118,9 +118,10 @@ def _plausible(field: pa.Field) -> Column:
 
 
 def _rows(spark: SparkSession, text: str, known: Mapping[str, DataFrame]) -> DataFrame:
-    """Return what a text selects of these tables."""
+    """Return what a text selects of these tables; sums that do not fit into 64 bits are null, as in this process."""
     names = sorted(tables_of(text))
-    marked = re.sub(rf"\b(from|join)(\s+)({'|'.join(names)})\b", r"\1\2{\3}", re.sub(r"--[^\n]*", "", text))
+    code = re.sub(r"\bsum\(", "try_sum(", database.tolerant(re.sub(r"--[^\n]*", "", text)))
+    marked = re.sub(rf"\b(from|join)(\s+)({'|'.join(names)})\b", r"\1\2{\3}", code)
     found: DataFrame = spark.sql(marked, args=None, **{name: known[name] for name in names})
     return found
 

@@ -14,7 +14,7 @@ from tests.dashboards import synthetic
 from tests.dashboards.synthetic import rows
 from tests.thorough import THOROUGH
 
-DEMO = Path(__file__).parents[1] / "captures" / "demo.pcap"
+SMALL = Path(__file__).parents[1] / "captures" / "pika_confirms.pcap"
 SECOND = synthetic.SECOND
 SEEDS = range(12 if THOROUGH else 3)
 
@@ -104,10 +104,10 @@ def test_the_block_shows_before_and_after(
 
 def test_what_cannot_be_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words, said in (
-        ([str(DEMO)], "takes two captures"),
-        ([str(DEMO), str(DEMO), "--at", "09:49"], "takes two captures"),
-        ([str(DEMO.with_name("pika_confirms.pcap")), "--at", "2020-01-01"], "outside of the capture"),
-        ([str(DEMO), str(tmp_path / "none")], "no such file"),
+        ([str(SMALL)], "takes two captures"),
+        ([str(SMALL), str(SMALL), "--at", "09:49"], "takes two captures"),
+        ([str(SMALL), "--at", "2020-01-01"], "outside of the capture"),
+        ([str(SMALL), str(tmp_path / "none")], "no such file"),
     ):
         assert main(["compare", *words]) == 2
         error = capsys.readouterr().err.strip()

@@ -11,7 +11,6 @@ from hdrh.histogram import HdrHistogram
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-import amqpscope
 from amqpscope.dashboards import relations
 from amqpscope.dashboards.exports import KINDS, hgrm, openmetrics, otlp
 from amqpscope.dashboards.tables import Tables
@@ -23,10 +22,8 @@ DEMO = Path(__file__).parents[1] / "captures" / "demo.pcap"
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    folder = tmp_path_factory.mktemp("demo")
-    assert main(["dissect", str(DEMO), "-o", str(folder / "tables")]) == 0
-    return Tables(folder / "tables", amqpscope.analyze(folder / "tables", folder / "stats"))
+def demo(demo_folder: Path) -> Tables:
+    return Tables(demo_folder / "tables", demo_folder / "stats")
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,37 @@ def test_the_page_says_what_the_first_screen_says(demo: Tables) -> None:
     assert "Publish again later" in text
 
 
+def said(text: str, **columns: object) -> dict[str, object]:
+    return {"code": "c", "severity": "note", "server": "s", "client": "web", "text": text} | columns
+
+
+def test_what_is_said_of_one_client_again_and_again_is_one_thing() -> None:
+    same = [
+        said(f"web waits {wait} ({size}) from {at}, in packet {packet}: {share}")
+        for wait, size, at, packet, share in (
+            ("1.94 s", "12.5 kB", "15:06:47.823", "7", "3%"), ("1 s", "0 kB", "05:00:00", "1,207,001", "100%"),
+        )
+    ]  # fmt: skip
+    others = [
+        said("web publishes to queue a1"), said("web publishes to queue a2"), said('web publishes with key "7"'),
+        said('web publishes with key "8"'), said("web waits 3 s"), said("of 10.0.0.1:5672"),
+        said("of 10.0.0.2:5672"), said("of 10.0.0.1"), said("of 10.0.0.2"), said("web waits 3 s", client="other"),
+        said("web waits 3 s", severity="error"), said("a path is dead", client=None),
+        said("a path is dead", client=None),
+    ]  # fmt: skip
+    grouped = findings.alike([same[0], *others, same[1]])
+    assert grouped == [same, *([each] for each in others)]
+
+
+def test_findings_that_say_the_same_are_listed_below_the_first() -> None:
+    row = dict.fromkeys(("first_ts_ns", "last_ts_ns", "advice", "first_packet", "first_capture", "filter"))
+    rows = [row | said(f"web polls {number} times", first_packet=number) for number in range(30, 0, -1)]
+    first, *others = rows
+    made = findings.finding(first, 0, others)
+    assert (made.such, [each.packet for each in made.others]) == ("29 more such", [*range(29, 9, -1)])
+    assert findings.finding(first).such == "" and findings.finding(first).others == []
+
+
 def test_numbers_that_are_zero_have_no_box(demo: Tables) -> None:
     shown = {reading.name: reading.value for reading in first(demo).numbers}
     assert shown["refused"] == "56" and shown["returned"] == "7" and shown["rejected"] == "18"

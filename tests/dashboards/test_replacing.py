@@ -58,12 +58,16 @@ def test_names_as_long_as_can_be(tmp_path: Path) -> None:
     assert path.read_text() == "there"
 
 
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_keeps_its_mode_and_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "there").touch()
     (tmp_path / "there").chmod(0o640)
+    owner, owned = (tmp_path / "there").stat(), []
+    monkeypatch.setattr(os, "chown", lambda _, user, group: owned.append((user, group)))
     for name in ("there", "new"):
         with replacing(tmp_path / name) as other:
             other.write_text("x")
+            assert name == "new" or other.stat().st_mode & 0o777 == 0o600
+    assert owned == [(owner.st_uid, owner.st_gid)]
     (tmp_path / "plain").touch()
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes["there"] == 0o640 and modes["new"] == modes["plain"]

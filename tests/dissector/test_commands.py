@@ -184,6 +184,7 @@ def test_a_glob_that_matches_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(("words", "what"), [
     (["frames", str(SESSION), "--queue", "--a b", "--nonsense"], "unrecognized arguments: --nonsense (amqpscope"),
+    (["frames", str(SESSION), "--queue", "--a=b c", "--nonsense"], "unrecognized arguments: --nonsense (amqpscope"),
     (["frames", str(SESSION), "--nonsense"], "unrecognized arguments: --nonsense (amqpscope frames"),
     (["frames"], "the following arguments are required: CAPTURE (amqpscope frames"),
 ])  # fmt: skip

@@ -1,17 +1,23 @@
 """Captures analyzed in this process, each once: the statistics of walks, and what of the rest a test asks for."""
 
+import atexit
+import tempfile
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.reading import Reading
+from amqpscope.pipelines.findings import evaluate
 from amqpscope.pipelines.model.walk import schema
-from amqpscope.pipelines.relations import compute
+from amqpscope.pipelines.relations import compute, database
+from amqpscope.pipelines.relations.texts import tables_of
 from amqpscope.pipelines.run import local
 from amqpscope.pipelines.statistics import tables
+from amqpscope.spec.findings import load
 from tests.dissector.runs import FOLDER
 
 HEALTHY = (
@@ -43,4 +49,26 @@ def statistics(stem: str) -> dict[str, pa.Table]:
     return {**found, **dict(compute.compute(found))}
 
 
-findings = partial(related, name="findings")
+@cache
+def folder_of(stem: str) -> Path:
+    """The same in a folder, which lasts as long as this process: tests only read it."""
+    made = tempfile.TemporaryDirectory(prefix=f"{stem}-")
+    atexit.register(made.cleanup)
+    for name, rows in statistics(stem).items():
+        (Path(made.name) / name).mkdir()
+        pq.write_table(rows, Path(made.name) / name / "part-0.parquet")
+    return Path(made.name)
+
+
+def findings(statistics: dict[str, pa.Table], code: str | None = None) -> list[dict[str, Any]]:
+    """What our rules find; or those of one code, which take a third of the time."""
+    if code is None:
+        return related(statistics, "findings")
+    rules = [rule for rule in load() if rule.code == code]
+    read = {"endpoints"}.union(*(tables_of(f"{rule.sql} {rule.applies} {rule.unsure}") for rule in rules))
+    tables = {**statistics, **dict(compute.compute(statistics, read & {*compute.NAMES}))}
+    with database.connect() as connection:
+        for name in read:
+            database.view(connection, name, tables[name], schema(name))
+        rows: list[dict[str, Any]] = evaluate(partial(database.rows, connection), rules)["findings"].to_pylist()
+    return rows

@@ -9,25 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pamqp import commands
 
-import amqpscope
 from amqpscope.dashboards import first_screen
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.findings import filled, needed_by
 from amqpscope.pipelines.model.walk import conform
 from amqpscope.pipelines.relations import compute
-from amqpscope.pipelines.relations.texts import SOURCES, read_by_rules
+from amqpscope.pipelines.relations.texts import read_by_rules
 from amqpscope.spec import findings as rules
 from amqpscope.spec import tables as declared
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, publish, raw
-from tests.pipelines.analyzed import HEALTHY, findings, related, statistics, walked
+from tests.pipelines.analyzed import HEALTHY, findings, folder_of, related, statistics, walked
 from tests.tickets import FOLDER as TICKETS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -121,12 +119,9 @@ def test_a_finding_of_rows_in_another_order_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("stem", ["demo", "any_sll", "stream_js"])
-def test_what_selects_from_tables_without_rows_finds_nothing(stem: str, tmp_path: Path) -> None:
+def test_what_selects_from_tables_without_rows_finds_nothing(stem: str) -> None:
     """Our rules are not run then; where users give rules, all are."""
-    for name in SOURCES:
-        (tmp_path / name).mkdir()
-        pq.write_table(statistics(stem)[name], tmp_path / name / "part-0.parquet")
-    for name, rows in compute.of_folder(tmp_path, compute.FINDINGS, rules.load()):
+    for name, rows in compute.of_folder(folder_of(stem), compute.FINDINGS, rules.load()):
         assert rows.to_pylist() == statistics(stem)[name].to_pylist()
 
 
@@ -292,7 +287,7 @@ text = "exchange {exchange} has {count:count} messages"
 
 def test_users_add_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.toml").write_text(RULE)
-    assert main(["summary", str(CAPTURES / "demo.pcap"), "--rules", str(tmp_path / "mine.toml")]) == 0
+    assert main(["summary", str(folder_of("demo")), "--rules", str(tmp_path / "mine.toml")]) == 0
     assert "exchange orders has 1,075 messages" in capsys.readouterr().out
 
 
@@ -301,6 +296,7 @@ def test_users_add_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     [
         (("x.publishes > 1000", "x.nothing > 1"), "rule my-exchange: .*nothing"),
         (("exchanges x", "read_csv('/etc/passwd') x"), "rule my-exchange: "),
+        (("x.publishes > 1000", "true; select 1"), "rule my-exchange: more than one statement"),
         (("{exchange}", "{queue}"), "names {queue}, which is not among its values"),
         (('"warning"', '"bad"'), "severity is not one of"),
         (("[[rule]]", "[[rules]]"), "no .*rule.* in it"),
@@ -310,7 +306,7 @@ def test_a_wrong_rule_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
 ) -> None:
     (tmp_path / "mine.toml").write_text(RULE.replace(*change))
-    assert main(["summary", str(CAPTURES / "any_sll.pcap"), "--rules", str(tmp_path / "mine.toml")]) == 2
+    assert main(["summary", str(folder_of("any_sll")), "--rules", str(tmp_path / "mine.toml")]) == 2
     out = capsys.readouterr()
     assert re.search(message, out.err) and len(out.err.splitlines()) == 1
     assert out.out == ""
@@ -319,9 +315,8 @@ def test_a_wrong_rule_is_one_line(
 # ---- the first screen
 
 
-def test_the_first_screen_fits_a_terminal(tmp_path: Path) -> None:
-    amqpscope.analyze(CAPTURES / "demo.pcap", tmp_path / "stats")
-    data = first_screen.collect(Tables(None, tmp_path / "stats"))
+def test_the_first_screen_fits_a_terminal() -> None:
+    data = first_screen.collect(Tables(None, folder_of("demo")))
     for width in (60, 80, 120):
         text = first_screen.text(data, width)
         assert max(len(line) for line in text.splitlines() if not line.startswith("more:")) <= width
@@ -403,9 +398,10 @@ def test_more_out_than_in_is_not_known() -> None:
     assert [(row["ins"], row["outs"], row["left_over"]) for row in queues] == [(None, 74, None)]
 
 
-def analyzed(packets: list[Packet], folder: Path) -> list[dict[str, Any]]:
+def analyzed(packets: list[Packet], folder: Path, code: str | None = None) -> list[dict[str, Any]]:
+    """What is found in packets, or what one rule finds."""
     (folder / "made.pcap").write_bytes(pcap(sorted(packets, key=lambda each: each.ts_ns), ns=True))
-    return findings(walked(folder / "made.pcap"))
+    return findings(walked(folder / "made.pcap"), code)
 
 
 def at(tape: Tape, seconds: float) -> None:
@@ -433,8 +429,7 @@ def codes(rows: list[dict[str, Any]]) -> set[str]:
 
 
 def test_ends_after_the_same_silence_are_those_of_a_device_in_between(tmp_path: Path) -> None:
-    found = analyzed([*cut_off(40001, 1, 30), *cut_off(40002, 3, 30.5)], tmp_path)
-    (row,) = [row for row in found if row["code"] == "cnx-middlebox"]
+    (row,) = analyzed([*cut_off(40001, 1, 30), *cut_off(40002, 3, 30.5)], tmp_path, "cnx-middlebox")
     assert (row["count"], row["party"]) == (2, "network") and "same silence of 30" in row["text"]
 
 
@@ -449,7 +444,7 @@ def test_ends_after_the_same_silence_are_those_of_a_device_in_between(tmp_path: 
     ],
 )
 def test_other_ends_are_not(others: Callable[[], list[Packet]], tmp_path: Path) -> None:
-    assert "cnx-middlebox" not in codes(analyzed([*cut_off(40001, 1, 30), *others()], tmp_path))
+    assert analyzed([*cut_off(40001, 1, 30), *others()], tmp_path, "cnx-middlebox") == []
 
 
 def test_two_points_in_one_file_are_said_first(tmp_path: Path) -> None:
@@ -461,16 +456,17 @@ def test_two_points_in_one_file_are_said_first(tmp_path: Path) -> None:
     assert "cap-twice" not in codes(found("orders_pika"))
 
 
-def waiting(path: Path, prefetch: int = 10, unacked: int = 0, alone: bool = False, delivered: bool = False) -> set[str]:
-    """What is found where a queue holds messages for 4 s, and a consumer gets none."""
-    arguments = {"x-single-active-consumer": True} if alone else {}
+def waiting(
+    path: Path, prefetch: int = 10, unacked: int = 0, delivered: bool = False, **arguments: dict[str, Any]
+) -> bool:
+    """Whether the rule fires where a queue holds messages for 4 s, and a consumer gets none."""
     tape = Tape().play([*handshake(), *opening(1)])
     tape.play([
-        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments))),
+        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments.get("declare", {})))),
         (SERVER, method(commands.Queue.DeclareOk(queue="work", message_count=0, consumer_count=0))),
         (CLIENT, method(commands.Basic.Qos(prefetch_count=prefetch))),
         (SERVER, method(commands.Basic.QosOk())),
-        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t"))),
+        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t", arguments=arguments.get("consume")))),
         (SERVER, method(commands.Basic.ConsumeOk(consumer_tag="t"))),
     ])  # fmt: skip
     tape.play([(SERVER, b"".join(deliver(tag, consumer="t"))) for tag in range(1, unacked + 1)])
@@ -482,19 +478,21 @@ def waiting(path: Path, prefetch: int = 10, unacked: int = 0, alone: bool = Fals
         if delivered:
             tape.send(SERVER, b"".join(deliver(unacked + count + 1, consumer="t")))
             at(tape, 0.01)
-    return codes(analyzed(tape.packets, path))
+    return bool(analyzed(tape.packets, path, "con-idle-backlog"))
 
 
 def test_a_queue_that_holds_back_what_a_consumer_could_take(tmp_path: Path) -> None:
-    assert "con-idle-backlog" in waiting(tmp_path)
-    assert "con-idle-backlog" in waiting(tmp_path, unacked=3)
-    assert "con-idle-backlog" not in waiting(tmp_path, prefetch=3, unacked=3)
-    assert "con-idle-backlog" not in waiting(tmp_path, alone=True)
-    assert "con-idle-backlog" not in waiting(tmp_path, delivered=True)
+    assert waiting(tmp_path)
+    assert waiting(tmp_path, unacked=3)
+    assert not waiting(tmp_path, prefetch=3, unacked=3)
+    assert not waiting(tmp_path, declare={"x-single-active-consumer": True})
+    assert not waiting(tmp_path, declare={"x-queue-type": "stream"}), "what was delivered stays in it"
+    assert not waiting(tmp_path, consume={"x-stream-offset": "next"})
+    assert not waiting(tmp_path, delivered=True)
 
 
-def delivered_ages(ages_ms: list[int], lag: int | None = None) -> set[str]:
-    """What is found where chunks of a stream, one each second, are so old."""
+def falls_behind(ages_ms: list[int], lag: int | None = None) -> bool:
+    """Whether the rule fires where chunks of a stream, one each second, are so old."""
     given = dict(statistics("stream_rstream"))
     one = given["stream_deliveries"].to_pylist()[0]
     rows = [
@@ -502,14 +500,14 @@ def delivered_ages(ages_ms: list[int], lag: int | None = None) -> set[str]:
         for n, age in enumerate(ages_ms)
     ]
     given["stream_deliveries"] = pa.Table.from_pylist(rows, given["stream_deliveries"].schema)
-    return codes(findings(given))
+    return bool(findings(given, "str-lag"))
 
 
 def test_a_consumer_that_falls_behind_in_a_stream() -> None:
-    assert "str-lag" in delivered_ages([100 + 400 * n for n in range(12)])
-    assert "str-lag" not in delivered_ages([9000 - 400 * n for n in range(12)])  # it catches up
-    assert "str-lag" not in delivered_ages([100 + 20 * n for n in range(60)])
-    assert "str-lag" not in delivered_ages([100, 9000])
+    assert falls_behind([100 + 400 * n for n in range(12)])
+    assert not falls_behind([9000 - 400 * n for n in range(12)])  # it catches up
+    assert not falls_behind([100 + 20 * n for n in range(60)])
+    assert not falls_behind([100, 9000])
 
 
 def small_writes(
@@ -533,7 +531,7 @@ def small_writes(
 @pytest.mark.parametrize(("side", "party"), [(CLIENT, "client"), (SERVER, "broker")])
 def test_writes_held_for_acknowledgements_are_said(side: int, party: str, tmp_path: Path) -> None:
     packets = small_writes(12, 0.04, side=side, first=0.06)
-    (row,) = [row for row in analyzed(packets, tmp_path) if row["code"] == "net-nagle"]
+    (row,) = analyzed(packets, tmp_path, "net-nagle")
     assert (row["party"], row["count"], row["severity"]) == (party, 12, "warning")
     assert "up to 60 ms each" in row["text"] and "500 ms in all" in row["text"]
 
@@ -571,7 +569,7 @@ def timed(count: int, pauses: Callable[[], float], rtt: float) -> list[Packet]:
     ],
 )
 def test_others_are_not_held(packets: Callable[[], list[Packet]], tmp_path: Path) -> None:
-    assert "net-nagle" not in codes(analyzed(packets(), tmp_path))
+    assert analyzed(packets(), tmp_path, "net-nagle") == []
 
 
 def confirmed(again: float | None, slow: float = 0.0) -> list[Packet]:
@@ -591,18 +589,18 @@ def confirmed(again: float | None, slow: float = 0.0) -> list[Packet]:
 
 
 def test_a_confirm_that_falls_on_a_loss_is_the_networks(tmp_path: Path) -> None:
-    (row,) = [row for row in analyzed(confirmed(1.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
+    (row,) = analyzed(confirmed(1.2, 0.01), tmp_path, "net-retrans")
     assert (row["party"], row["severity"], row["count"]) == ("network", "warning", 1)
     assert "1 answer came late by packets that got lost, up to 1.21 s" in row["text"]
     assert (row["first_packet"], row["last_packet"]) == (22, 23)
-    (row,) = [row for row in analyzed(confirmed(0.2, 0.01), tmp_path) if row["code"] == "net-retrans"]
+    (row,) = analyzed(confirmed(0.2, 0.01), tmp_path, "net-retrans")
     assert row["severity"] == "note"
 
 
 def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
     """Nothing was lost; or a probe after 4 ms, which explains nothing."""
     for packets in (confirmed(None, 1.2), confirmed(0.004, 1.2)):
-        assert "net-retrans" not in codes(analyzed(packets, tmp_path))
+        assert analyzed(packets, tmp_path, "net-retrans") == []
 
 
 def one_at_a_time(times: int, held: int, lost: bool = False) -> list[Packet]:
@@ -633,7 +631,7 @@ def test_a_few_held_writes_do_not_excuse_waiting_for_each_confirm(tmp_path: Path
 
 
 def test_a_loss_does_not_change_how_fast_it_could_publish(tmp_path: Path) -> None:
-    (row,) = [row for row in analyzed(one_at_a_time(30, 0, lost=True), tmp_path) if row["code"] == "pub-sync"]
+    (row,) = analyzed(one_at_a_time(30, 0, lost=True), tmp_path, "pub-sync")
     assert "20.1 ms each, so 50/s at most" in row["text"]
 
 

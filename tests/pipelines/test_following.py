@@ -91,7 +91,7 @@ def test_statistics_are_those_of_one_pass_whatever_is_killed(
     assert rows(out / "followed") == expected(folder, out / "at once")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [
     "lossy_link.pcap", "blocked.pcap", "rpc_calls.pcap", "qpid_multi_session.pcap", "stream_super.pcap",
     "failed_handshakes.pcap", "begun_before.pcap", "transactions.pcap", "blocked_untold.pcap",

@@ -49,7 +49,7 @@ def said(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "filter": None, "text": re.sub(r"packets? \d+", "", row["text"])}
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("path", NAMES, ids=lambda path: path.stem)
 def test_packets_are_those_of_the_whole_in_their_files(path: Path, tmp_path: Path) -> None:
     read = read_packets(path)
@@ -59,9 +59,10 @@ def test_packets_are_those_of_the_whole_in_their_files(path: Path, tmp_path: Pat
     places = rotated(packets, link, tmp_path / "parts")
     one, several = walked(tmp_path / "whole.pcap"), walked(tmp_path / "parts")
     whole = {("whole.pcap", number): number for number in range(1, len(packets) + 1)}
+    of_several = dict(compute.compute(several))
     for name, rows in compute.compute(one):
         expected = [placed(row, whole) for row in rows.to_pylist()]
-        found = [placed(row, places) for row in dict(compute.compute(several, [name]))[name].to_pylist()]
+        found = [placed(row, places) for row in of_several[name].to_pylist()]
         if name == "findings":
             expected, found = ([said(row) for row in each] for each in (expected, found))
         assert sorted(map(repr, found)) == sorted(map(repr, expected)), name

@@ -8,9 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.relations import database
-from tests.dissector.runs import FOLDER
 from tests.pipelines.analyzed import statistics
 
 PAGE = Path(__file__).parents[2] / "docs" / "questions.md"
@@ -48,12 +46,10 @@ def test_spark_has_the_same_answers(spark: Any) -> None:
         assert found.to_pylist() == wanted.to_pylist(), (number, question)
 
 
-def test_polars_has_the_same_answers(tmp_path: Path) -> None:
+def test_polars_has_the_same_answers(demo_statistics: Path) -> None:
     """Over the files that `analyze` writes, as the page says."""
-    stats = tmp_path / "stats"
-    assert main(["analyze", str(FOLDER / "demo.pcap"), "-o", str(stats)]) == 0
     names = statistics("demo")
-    tables = pl.SQLContext({name: pl.scan_parquet(f"{stats}/{name}/*.parquet") for name in names})
+    tables = pl.SQLContext({name: pl.scan_parquet(f"{demo_statistics}/{name}/*.parquet") for name in names})
     for number, question, text in FOUND:
         wanted = answer(text)
         found = tables.execute(text).collect().to_arrow().cast(wanted.schema)

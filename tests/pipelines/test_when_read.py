@@ -35,21 +35,13 @@ def checked(rows: list[dict[str, Any]], ends: Ends) -> tuple[int, int]:
     return times, addresses
 
 
-@pytest.fixture(scope="module")
-def stats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("read")
-    assert main(["dissect", str(DEMO), "-o", str(folder / "tables")]) == 0
-    assert main(["analyze", str(folder / "tables"), "-o", str(folder / "stats")]) == 0
-    return folder
-
-
 def of_connections(folder: Path) -> Ends:
     rows = amqpscope.read_tables(folder / "tables")["connections"].read_all().to_pylist()
     return {row["connection_id"]: tuple(row[each] for each in ADDRESSES) for row in rows}
 
 
-def test_every_time_and_every_connection_of_statistics(stats: Path) -> None:
-    ends, readers = of_connections(stats), amqpscope.read_tables(stats / "stats")
+def test_every_time_and_every_connection_of_statistics(demo_folder: Path) -> None:
+    ends, readers = of_connections(demo_folder), amqpscope.read_tables(demo_folder / "stats")
     seen = {}
     for name in ANALYZED:
         rows = [row for row in readers[name].read_all().to_pylist() if name not in ("failures", "routed")]
@@ -81,32 +73,32 @@ def test_times_that_cannot_be() -> None:
     assert found == [EPOCH, EPOCH + timedelta(microseconds=1), *before, late, None, None, None, None]
 
 
-def test_tables_that_are_computed_when_read(stats: Path, tmp_path: Path) -> None:
+def test_tables_that_are_computed_when_read(demo_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "captures"
     folder.mkdir()
     (folder / "demo.pcap").write_bytes(DEMO.read_bytes())
     followed = tmp_path / "followed"
     assert main(["analyze", "--follow", str(folder), "-o", str(followed), "--until-idle", "0"]) == 0
     assert not (followed / "queues").exists()
-    one, other = amqpscope.read_tables(followed), amqpscope.read_tables(stats / "stats")
+    one, other = amqpscope.read_tables(followed), amqpscope.read_tables(demo_folder / "stats")
     for name in ("channels", "settlements"):
         assert one[name].schema == other[name].schema
         found, wanted = (sorted(map(repr, each[name].read_all().to_pylist())) for each in (one, other))
         assert found == wanted
 
 
-def test_spark_reads_the_same(spark: Any, stats: Path, tmp_path: Path) -> None:
+def test_spark_reads_the_same(spark: Any, demo_folder: Path, tmp_path: Path) -> None:
     from amqpscope.pipelines.spark.versions import to_arrow  # noqa: PLC0415 - Spark is optional
 
-    readers = amqpscope.read_tables(stats / "stats")
+    readers = amqpscope.read_tables(demo_folder / "stats")
     wanted = {name: readers[name].read_all() for name in ("transits", "heartbeats", "rates", "channels", "routed")}
     for name, table in wanted.items():
-        found = to_arrow(pipelines.read(spark, stats / "stats", name))
+        found = to_arrow(pipelines.read(spark, demo_folder / "stats", name))
         assert found.column_names == table.column_names
         assert sorted(map(repr, found.cast(table.schema).to_pylist())) == sorted(map(repr, table.to_pylist()))
     lacking = tmp_path / "stats"
     lacking.mkdir()
-    for each in (stats / "stats").iterdir():
+    for each in (demo_folder / "stats").iterdir():
         if each.name != "channels":
             (lacking / each.name).symlink_to(each)
     found = to_arrow(pipelines.read(spark, lacking, "channels")).cast(wanted["channels"].schema)

@@ -9,6 +9,10 @@ from typing import Any
 
 import amqp  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+TLS = {"cert_reqs": ssl.CERT_NONE, "ssl_version": ssl.PROTOCOL_TLS_CLIENT, "ciphers": "DEFAULT@SECLEVEL=0",
+       "tls_minimum_version": ssl.TLSVersion.TLSv1}  # fmt: skip
+"""Whatever version the broker speaks."""
+
 
 class Client:
     """One connection."""
@@ -19,7 +23,7 @@ class Client:
             f"{given['host']}:{given['port']}", given["user"], given["password"], virtual_host=given["vhost"],
             heartbeat=given["heartbeat"], channel_max=given["channel_max"] or 65535,
             client_properties={"connection_name": given["name"]} if given["name"] else {}, connect_timeout=20,
-            ssl={"cert_reqs": ssl.CERT_NONE, "ssl_version": ssl.PROTOCOL_TLS_CLIENT} if given.get("tls") else False,
+            ssl=TLS if given.get("tls") else False,
         )  # fmt: skip
         if given.get("mute"):
             known = self.connection.negotiate_capabilities

@@ -11,7 +11,8 @@ class Client
     options = { host: g["host"], port: g["port"], vhost: g["vhost"], user: g["user"], password: g["password"],
                 heartbeat: g["heartbeat"], client_properties: properties, automatically_recover: false,
                 continuation_timeout: 30_000, log_level: Logger::FATAL, threaded: true, read_timeout: 100 }
-    options.merge!(tls: true, verify_peer: false, tls_silence_warnings: true) if g["tls"]
+    versions = { "tlsv1" => :TLSv1, "tlsv1.1" => :TLSv1_1 }
+    options.merge!(tls: true, verify_peer: false, tls_silence_warnings: true, tls_protocol: versions[g["tls"]]) if g["tls"]
     options[:channel_max] = g["channel_max"] if g["channel_max"]
     @connection = Bunny.new(options)
     @connection.start

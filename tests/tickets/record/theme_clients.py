@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.captures.record.broker import PORT
 from tests.captures.record.certificates import Authority
 from tests.captures.record.theme_tls import TLS_PORT, _listen, _stop
 from tests.tickets.record.clients import ALL, TWO, Play, Refused, tickets
@@ -111,7 +112,7 @@ def _in_tls(play: Play, version: str, days: int, begun: int = 1) -> None:
         options = f"{{versions, ['{version}']}}", f"{{ciphers, ssl:cipher_suites(all, '{version}')}}"
         _listen(play.stage, "127.0.0.1", certificate, authority, *options)
         with play.sniff(ports=(TLS_PORT,)):
-            client = play.publisher("vault", port=TLS_PORT, tls=True)
+            client = play.publisher("vault", port=TLS_PORT, tls=version)
             client.publish(key=play.name, repeat=5)
             client.wait()
             client.close()
@@ -136,10 +137,25 @@ def certificate_of_a_year(play: Play) -> None:
     _in_tls(play, "tlsv1.2", 365)
 
 
-@tickets("amqplib")
+@tickets("amqplib", "bunny")
 def old_tls(play: Play) -> None:
     """Client and broker speak TLS 1.0."""
     _in_tls(play, "tlsv1", 365)
+
+
+@tickets("amqp")
+def tls_1_1(play: Play) -> None:
+    """They speak TLS 1.1."""
+    _in_tls(play, "tlsv1.1", 365)
+
+
+@tickets("amqplib", "bunny")
+def plain_port(play: Play) -> None:
+    """A client begins with TLS, and the port has none: nothing that is encrypted was ever said."""
+    with play.sniff():
+        with contextlib.suppress(Refused):
+            play.client("vault", port=PORT, tls=True)
+        time.sleep(0.5)
 
 
 @tickets(*ALL)
