@@ -109,7 +109,7 @@ class Acknowledged:
         self._wait(frames[:, ~there])
         ahead = acks[Ack.READ, first[there]] - end[there]
         known = (ahead >= 0) & (ahead <= limits.UNACKED_BYTES)
-        return _acked(acks, first[there][known], number[there][known])
+        return _acked(acks, by, first[there][known], number[there][known])
 
     def _wait(self, frames: Ints) -> None:
         if frames.shape[1]:
@@ -156,11 +156,12 @@ class Acknowledged:
         self._waiting = np.concatenate([self._waiting, frames], axis=1)
 
 
-def _acked(acks: Ints, which: Ints, numbers: Ints) -> Ints:
-    """Return which acknowledgements acknowledge which frames.
+def _acked(acks: Ints, places: Ints, which: Ints, numbers: Ints) -> Ints:
+    """Return which acknowledgements acknowledge which frames, in the order in which they came.
 
     Args:
         acks: (Ack, n).
+        places: (n,) places of these in that order.
         which: (frames,) the first of them that acknowledges each frame.
         numbers: (frames,) numbers of these.
     """
@@ -172,4 +173,5 @@ def _acked(acks: Ints, which: Ints, numbers: Ints) -> Ints:
     made[Acked.FIRST] = numbers[begins]
     made[Acked.LAST] = numbers[np.append(begins[1:], len(numbers))[: len(begins)] - 1]
     made[Acked.PACKET], made[Acked.TS], made[Acked.CAPTURE] = some[Ack.PACKET], some[Ack.TS], some[Ack.CAPTURE]
-    return made
+    in_order: Ints = made[:, np.argsort(places[which[begins]])]
+    return in_order
