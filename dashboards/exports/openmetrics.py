@@ -6,6 +6,7 @@ the messaging conventions of OpenTelemetry (release 1.27), with `_` for `.` as O
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,9 +104,16 @@ def _durations(tables: Tables, width: int) -> Iterator[str]:
 def _labels(**given: str) -> str:
     pairs = []
     for name, value in given.items():
-        text = units.visible(value, 200).replace("\\", "\\\\").replace('"', '\\"')
+        text = _distinct(value).replace("\\", "\\\\").replace('"', '\\"')
         pairs.append(f'{name}="{text}"')
     return f"{{{','.join(pairs)}}}"
+
+
+def _distinct(value: str) -> str:
+    """Return a name as people read it; one that is cut or spelled otherwise has a number that tells it from others."""
+    text = units.visible(value, 200)
+    number = hashlib.blake2s(value.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return text if text == value else f"{text} #{number}"
 
 
 def _seconds(ns: int) -> str:

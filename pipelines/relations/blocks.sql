@@ -17,15 +17,33 @@ sums as (
         min_by(start_capture, begin) as first_capture, max_by(end_capture, until) as last_capture
     from stops group by server, reason
 ),
-marked as (
-    -- a confirm waited inside a block where both were under way at some moment
-    select n.server, c.connection_id, c.publish_frame_no, c.latency_ns,
-        max(case when s.start_ts_ns < c.confirm_ts_ns and s.end_ts_ns > c.publish_ts_ns then s.reason end) as reason
-    from confirms c
-    join endpoints n on c.connection_id = n.connection_id
-    join stops s on s.connection_id = c.connection_id
+ends as (
+    select connection_id, end_ts_ns, max(reason) as reason from stops group by connection_id, end_ts_ns
+),
+moments as (
+    -- blocks where they begin, confirms where they came; at one time the confirm is first
+    select connection_id, start_ts_ns as ts_ns, 2 as turn, end_ts_ns, cast(null as bigint) as frame_no,
+        cast(null as bigint) as publish_ts_ns, cast(null as bigint) as latency_ns
+    from stops
+    union all
+    select c.connection_id, c.confirm_ts_ns, 1, cast(null as bigint), c.publish_frame_no, c.publish_ts_ns, c.latency_ns
+    from confirms c join (select connection_id from stops group by connection_id) s on c.connection_id = s.connection_id
     where c.latency_ns >= 0
-    group by n.server, c.connection_id, c.publish_frame_no, c.latency_ns
+),
+reached as (
+    select connection_id, turn, publish_ts_ns, latency_ns,
+        max(end_ts_ns) over (partition by connection_id
+            order by ts_ns nulls last, turn nulls last, frame_no nulls last, end_ts_ns nulls last
+            rows between unbounded preceding and current row) as until_ts_ns
+    from moments
+),
+marked as (
+    -- a confirm waited inside a block where both were under way at some moment: of those before it one ended later
+    select n.server, r.latency_ns, e.reason
+    from reached r join endpoints n on r.connection_id = n.connection_id
+    left join ends e on r.connection_id = e.connection_id and r.until_ts_ns = e.end_ts_ns
+        and r.until_ts_ns > r.publish_ts_ns
+    where r.turn = 1
 ),
 late as (
     select server, reason, count(*) filter (where latency_ns > 1000000000) as late, max(latency_ns) as latest_ns

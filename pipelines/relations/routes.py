@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +26,12 @@ BUILT_IN = {
 }  # fmt: skip
 """Exchanges that every broker has (AMQP 0-9-1, 3.1.3), and their types."""
 MOST_TRIED = 1 << 21
-"""Routing keys that are held against binding keys of topics; what lies beyond is not known."""
+"""Bindings that are held against routing keys, long keys of topics several times; what lies beyond is not known."""
 DEEPEST = 8
 """Exchanges that a message may pass."""
 
+Row = tuple[Any, ...]
+"""Values in the order of the declared columns."""
 Place = tuple[str, str]
 """Broker and virtual host."""
 Interval = tuple[int, int]
@@ -113,12 +117,13 @@ class Router:
     Args:
         known: bindings of a virtual host, finished.
         queues: names of queues that are known: the default exchange has a binding for each.
+        tried: bindings that others tried before.
     """
 
-    def __init__(self, known: Bindings, queues: Iterable[str]) -> None:
+    def __init__(self, known: Bindings, queues: Iterable[str], tried: int = 0) -> None:
         self.types = known.types
         self.queues = frozenset(queues)
-        self.tried = 0
+        self.tried = tried
         self._direct: dict[tuple[str, str], list[Binding]] = defaultdict(list)
         self._others: dict[str, list[Binding]] = defaultdict(list)
         for each in known.bindings:
@@ -143,12 +148,12 @@ class Router:
         if kind not in ("direct", "fanout", "topic") or depth > DEEPEST:
             return False
         for each in self._direct.get((exchange, key), ()) if kind == "direct" else self._others.get(exchange, ()):
-            if kind == "topic":
-                self.tried += 1
-                if self.tried > MOST_TRIED:
-                    return False
-                if not topic_matches(each.key, key):
-                    continue
+            is_topic = kind == "topic"
+            self.tried += 1 + is_topic * len(each.key) * len(key) // 64
+            if self.tried > MOST_TRIED:
+                return False
+            if is_topic and not topic_matches(each.key, key):
+                continue
             common = max(within[0], each.since_ns), min(within[1], each.until_ns)
             if common[0] >= common[1]:
                 continue
@@ -206,13 +211,11 @@ def bindings(changes: Iterable[pa.RecordBatch]) -> dict[Place, Bindings]:
 def routes_table(found: Mapping[Place, Bindings]) -> pa.Table:
     """Return the table `routes`: one row per binding of a queue or exchange."""
     rows = [
-        {
-            "server": server, "vhost": vhost, "exchange": each.exchange,
-            "exchange_type": known.types.get(each.exchange),
-            "routing_key": each.key, "arguments": each.arguments, "queue": each.to if each.is_queue else None,
-            "to_exchange": None if each.is_queue else each.to, "from_ts_ns": each.since_ns,
-            "to_ts_ns": None if each.until_ns == NEVER else each.until_ns, "packet": each.packet,
-        }
+        (
+            server, vhost, each.exchange, known.types.get(each.exchange), each.key, each.arguments,
+            each.to if each.is_queue else None, None if each.is_queue else each.to, each.since_ns,
+            None if each.until_ns == NEVER else each.until_ns, each.packet,
+        )
         for (server, vhost), known in sorted(found.items())
         for each in known.bindings
     ]  # fmt: skip
@@ -234,24 +237,21 @@ def routed_table(
         of[server, vhost].add(queue)
     for place, known in found.items():
         of[place].update(known.declared)
-    routers: dict[Place, Router] = {}
-    rows: list[dict[str, Any]] = []
-    for server, vhost, exchange, key in sorted(set(keys)):
-        place = (server, vhost)
-        if place not in routers:
-            routers[place] = Router(found.get(place, Bindings()), of[place])
-        common = {"server": server, "vhost": vhost, "exchange": exchange, "routing_key": key}
-        reached = routers[place].routes(exchange, key)
-        if reached is None:
-            rows.append(common | {"queue": None})
-        for queue, intervals in sorted((reached or {}).items()):
-            for since, until in intervals:
-                rows.append(
-                    common | {"queue": queue, "queues": len(reached or {}), "from_ts_ns": since, "to_ts_ns": until}
-                )
+    rows: list[Row] = []
+    tried = 0
+    for place, those in groupby(sorted(set(keys)), key=itemgetter(0, 1)):
+        router = Router(found.get(place, Bindings()), of[place], tried)
+        for *_, exchange, key in those:
+            reached = router.routes(exchange, key)
+            if reached is None:
+                rows.append((*place, exchange, key, None, None, None, None))
+            for queue, intervals in sorted((reached or {}).items()):
+                rows += [(*place, exchange, key, queue, len(reached or {}), *interval) for interval in intervals]
+        tried = router.tried
     return _table("routed", rows)
 
 
-def _table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+def _table(name: str, rows: Sequence[Row]) -> pa.Table:
     declared = schema(name)
-    return conform(name, {f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in declared}, len(rows))
+    columns = {field.name: pa.array([row[at] for row in rows], field.type) for at, field in enumerate(declared)}
+    return conform(name, columns, len(rows))

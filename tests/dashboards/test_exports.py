@@ -1,6 +1,7 @@
 """Exports of the demo, read by independent readers: Perfetto's own schema, HdrHistogram, Prometheus' parser."""
 
 import json
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.cli.program import main
 from amqpscope.pipelines.latencies import log_linear
 from tests.dashboards.synthetic import rows
+from tests.oracles import needs
 
 DEMO = Path(__file__).parents[1] / "captures" / "demo.pcap"
 
@@ -177,6 +179,28 @@ def test_a_time_series_database_reads_the_metrics(demo: Tables, written: dict[st
     )
     moments = [float(s.timestamp) for s in sent]
     assert min(moments) * 1e9 >= min(r["publish_ts_ns"] for r in rows(demo, "confirms")) - 1e9
+
+
+@needs("promtool")
+def test_a_time_series_database_has_all_samples(written: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "wal").mkdir()  # which it reads before its blocks
+    load = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(written["openmetrics"]), str(tmp_path)]
+    subprocess.run(load, check=True, capture_output=True)
+    dumped = subprocess.run(["promtool", "tsdb", "dump", str(tmp_path)], check=True, capture_output=True, text=True)
+    samples = [line for line in written["openmetrics"].read_text().splitlines() if not line.startswith("#")]
+    ends = Counter((float(value), round(float(at) * 1000)) for _, value, at in (x.rsplit(" ", 2) for x in samples))
+    assert len(samples) > 1000
+    found = Counter((float(value), int(at)) for _, value, at in (x.rsplit(" ", 2) for x in dumped.stdout.splitlines()))
+    assert found == ends
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("q" * 250 + "1", "q" * 250 + "2"), ("a\n", r"a\u{a}"), ("a\n", "a\r"), ("a", "a\0")]
+)
+def test_names_that_look_alike_are_series_of_their_own(one: str, other: str) -> None:
+    """Else what comes of the second is dropped, for the times of the first are later."""
+    made = openmetrics._labels(client=one), openmetrics._labels(client=other)
+    assert made[0] != made[1] and all(text.isprintable() and len(text) < 250 for text in made)
 
 
 @pytest.mark.parametrize("traceparent", ["00-aa-bb-01", "x", None, 7, [], "00-" + "a" * 32 + "-" + "Z" * 16 + "-01"])

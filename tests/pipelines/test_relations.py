@@ -221,6 +221,37 @@ def test_hostile_topics_take_no_time() -> None:
     assert not routes.topic_matches("#.a." * 200 + "z", "a." * 400 + "b")
 
 
+def bound(*ends: tuple[str, str, bool], kind: str, key: str = "") -> dict[routes.Place, routes.Bindings]:
+    """Bindings of exchanges to others (False) or to queues (True), in one virtual host."""
+    made = routes.Bindings()
+    made.types |= {each: kind for each, *_ in ends}
+    made.bindings = [
+        routes.Binding(exchange, f"{key}{number}", None, to, is_queue, 0, 9, None)
+        for number, (exchange, to, is_queue) in enumerate(ends)
+    ]
+    return {("b", "/"): made}
+
+
+@pytest.mark.parametrize(
+    ("made", "exchange", "key"),
+    [
+        # forty bindings from each to the next: a message takes forty to the eighth ways
+        (bound(*((f"e{at}", f"e{at + 1}", False) for at in range(8) for _ in range(40)), kind="fanout"), "e0", "k"),
+        (bound(*(("e", f"q{at}", True) for at in range(2000)), kind="fanout"), "e", "k"),
+        (bound(*(("e", f"q{at}", True) for at in range(2000)), kind="topic", key="#." * 120), "e", "a." * 120),
+    ],
+)  # fmt: skip
+def test_what_leads_to_too_many_queues_is_not_known(
+    made: dict[routes.Place, routes.Bindings], exchange: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MOST_TRIED", 20_000)
+    keys = [("b", "/", exchange, f"{key}{number}") for number in range(50)]
+    found = within(10_000_000, lambda: routes.routed_table(made, keys, []))
+    reached = {row["routing_key"]: row["queue"] for row in found.to_pylist()}
+    assert len(reached) == 50 and reached[keys[-1][3]] is None
+    assert pc.count(found["queue"]).as_py() <= 20_000
+
+
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted).map(tuple), max_size=8))
 def test_merged_intervals_hold_the_same_times(intervals: list[tuple[int, int]]) -> None:
     found = routes.merged(intervals)
@@ -530,6 +561,7 @@ def test_ctrl_c_ends_a_single_step_that_is_long() -> None:
     assert process.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_value_of_a_statistic_ends_relations_or_rules(seed: int) -> None:
     assert {name for name, _ in compute.compute(with_extremes(seed))} == {*compute.NAMES}

@@ -375,3 +375,106 @@ def test_the_deletion_behind_a_cancel_is_the_last_before_it(before: list[dict[st
     tables = asked(*before, cancel, DELETED, consume | {"frame_no": -1})
     (row,) = findings(tables, "con-cancelled")
     assert (f"c had deleted the queue in packet {cause}" in row["text"]) is (cause is not None)
+
+
+# ------------------------------------------------------------------------------------- what a broker answered too late
+
+MOMENTS = st.integers(0, 12)
+SPANS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=6).map(
+    lambda spans: [span for span in spans if span[0] < span[1]]
+)
+
+
+def span(first: str, last: str, begin: int, end: int | None, **others: Any) -> dict[str, Any]:
+    at = {first: begin * SECOND, last: None if end is None else end * SECOND}
+    return {"connection_id": 1, "frame_no": begin, "capture": "a"} | at | others
+
+
+@given(confirms=SPANS, requests=SPANS, blocks=SPANS, again=SPANS, last=st.sampled_from([None, 3, 11]))
+def test_late_is_what_nothing_stopped_meanwhile(
+    confirms: list[Any], requests: list[Any], blocks: list[Any], again: list[Any], last: int | None
+) -> None:
+    """Of two spans of time each began before the other one ended: all pairs tell."""
+    given_blocks = [*blocks, *([(last, None)] if last is not None else [])]
+    tables = {
+        "endpoints": [BROKER | {"lost_bytes": 0}],
+        "confirms": [
+            span("publish_ts_ns", "confirm_ts_ns", *each, publish_frame_no=number,
+                 latency_ns=(each[1] - each[0]) * SECOND)
+            for number, each in enumerate(confirms)
+        ],
+        "rpcs": [
+            span("request_ts_ns", "response_ts_ns", *each, request_frame_no=number, from_client=True, request="r",
+                 latency_ns=(each[1] - each[0]) * SECOND)
+            for number, each in enumerate(requests)
+        ],
+        "flow_control": [
+            span("start_ts_ns", "end_ts_ns", *each, cause="connection-blocked", reason="memory", side="server",
+                 start_capture="a", end_capture="a", start_packet=number, end_packet=number)
+            for number, each in enumerate(given_blocks)
+        ],
+        "tcp_delays": [span("start_ts_ns", "end_ts_ns", *each, kind="retransmission", duration_ns=SECOND)
+                       for each in again],
+    }  # fmt: skip
+    stops = [(begin, 100 if end is None else end) for begin, end in given_blocks]
+    late = [(begin, end) for begin, end in confirms if end - begin > 1]
+
+    def is_free(wait: tuple[int, int], others: list[tuple[int, int]]) -> bool:
+        return not any(begin < wait[1] and end > wait[0] for begin, end in others)
+
+    expected = [("publish", *wait) for wait in late if is_free(wait, [*stops, *again])]
+    expected += [
+        ("request", *wait) for wait in requests if wait[1] - wait[0] > 1 and is_free(wait, [*stops, *again, *late])
+    ]
+    rows = only("late", **tables)
+    found = [(row["asked"], row["since_ts_ns"] // SECOND, row["until_ts_ns"] // SECOND) for row in rows]
+    assert sorted(found) == sorted(expected)
+    inside = [end - begin for begin, end in confirms if not is_free((begin, end), stops)]
+    outside = [end - begin for begin, end in confirms if is_free((begin, end), stops)]
+    assert [(row["late"], row["latest_ns"], row["outside_p99_ns"]) for row in only("blocks", **tables)] == [
+        (
+            sum(each > 1 for each in inside),
+            max(inside, default=0) * SECOND or None,
+            max(outside, default=0) * SECOND or None,
+        )
+    ][: len(given_blocks)]
+
+
+def test_an_id_that_many_connections_use_is_no_id_of_a_message() -> None:
+    """A thousand of them would be a million pairs."""
+    for many, expected in ((2, ["pub-dup"]), (120, [])):
+        ends = [BROKER | {"connection_id": number} for number in range(many)]
+        confirms = [
+            {
+                "connection_id": number, "message_id": name, "exchange": "e", "routing_key": "k", "outcome": "none",
+                "ended_by": "connection-close", "publish_ts_ns": number * SECOND, "end_ts_ns": number * SECOND + 1,
+                "publish_packet": number, "publish_frame_no": number,
+            }
+            for number in range(many) for name in "ab"
+        ]  # fmt: skip
+        tables = {"endpoints": table("endpoints", ends), "confirms": table("confirms", confirms)}
+        assert [code for code in codes(tables) if code == "pub-dup"] == expected
+
+
+def test_deliveries_behind_the_longest_block_are_counted() -> None:
+    blocks = [
+        {
+            "connection_id": 1, "cause": "connection-blocked", "start_ts_ns": begin * SECOND, "start_packet": begin,
+            "end_ts_ns": end and end * SECOND, "end_packet": end, "start_capture": "a", "end_capture": "a",
+        }
+        for begin, end in ((2, 3), (10, 20), (30, 39))
+    ]  # fmt: skip
+    deliveries = [
+        {
+            "connection_id": 1, "kind": "deliver", "outcome": "ack", "deliver_ts_ns": begin * SECOND,
+            "deliver_frame_no": begin, "settle_ts_ns": end and end * SECOND,
+        }
+        for begin, end in ((1, 4), (5, 10), (9, 11), (12, None), (20, 21), (31, 32))
+    ]  # fmt: skip
+    tables = {
+        "endpoints": table("endpoints", [BROKER]),
+        "flow_control": table("flow_control", blocks),
+        "settlements": table("settlements", deliveries),
+    }
+    (row,) = [row for row in findings(tables) if row["code"] == "cnx-pubcon"]
+    assert (row["count"], row["first_packet"], row["last_packet"]) == (2, 2, 39)
