@@ -95,7 +95,7 @@ class Dissector:
         self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.gaps = Gaps()
-        self.acked = Acknowledged(self.reached)
+        self.acked = Acknowledged(compiled, self.reached)
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""

@@ -10,15 +10,14 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from amqpscope.dissector.kernels import limits
-from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.coding import PLAIN
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 from amqpscope.dissector.protocols.rows import Made
 from amqpscope.dissector.protocols.state import Place
 from amqpscope.dissector.tcp.state import Ack, both
 
-BITS = 44
-"""Of positions; beyond that, streams are not of this world."""
 CROWDED = f"more than {limits.UNACKED} frames waited for TCP to acknowledge them: some have no time of that"
 
 
@@ -27,6 +26,7 @@ class Reach(Matrix):
 
     HEARD = column("1: the other side has acknowledged something, or could have")
     PAST = column("position up to which nothing is known of frames")
+    NEXT = column("in `match`: the next acknowledgement of it; -1: none", empty=-1)
 
 
 class Awaited(Records):
@@ -53,11 +53,12 @@ class Acknowledged:
     """The frames of open connections that are not acknowledged yet.
 
     Args:
+        compiled: whether kernels run compiled.
         reached: receives messages about limits of the process that were reached.
     """
 
-    def __init__(self, reached: set[str]) -> None:
-        self.reached = reached
+    def __init__(self, compiled: bool, reached: set[str]) -> None:
+        self.compiled, self.reached = compiled, reached
         self._reach = Reach.make(0)
         self._waiting = Awaited.room(0)
         self._made: list[Ints] = []
@@ -87,29 +88,16 @@ class Acknowledged:
         """Take the acknowledgements (Ack, n) that came with the frames added; return what they acknowledge first."""
         frames = np.concatenate([self._waiting, *self._made], axis=1) if self._made else self._waiting
         self._made = []
-        if not acks.shape[1] and frames is self._waiting:
+        count = acks.shape[1]
+        if not count and frames is self._waiting:
             return Acked.room(0)
-        acks = acks[:, acks[Ack.POS] < 1 << BITS]
-        of = 2 * acks[Ack.SLOT] + acks[Ack.SIDE]
-        self._extend(int(max(of.max(initial=-1), frames[Awaited.ROW].max(initial=-1))) + 1)
-        reach, by = self._reach, np.argsort(of, kind="stable")
-        of, acks = of[by], acks[:, by]
-        begins = np.flatnonzero(np.diff(of, prepend=-1))
-        new = begins[reach[of[begins], Reach.HEARD] == 0]
-        reach[of[new], Reach.HEARD] = 1
-        reach[of[new], Reach.PAST] = np.maximum(reach[of[new], Reach.PAST], acks[Ack.READ, new])
-        row, _, end = frames
-        frames = frames[:, (reach[row, Reach.HEARD] == 1) & (end > reach[row, Reach.PAST]) & (end < 1 << BITS)]
-        lasts = np.append(begins[1:], len(of))[: len(begins)] - 1
-        reach[of[begins], Reach.PAST] = np.maximum(reach[of[begins], Reach.PAST], acks[Ack.POS, lasts])
-        row, number, end = frames
-        first = np.searchsorted((of << BITS) + acks[Ack.POS], (row << BITS) + end)
-        there = first < len(of)
-        there[there] = of[first[there]] == row[there]
-        self._wait(frames[:, ~there])
-        ahead = acks[Ack.READ, first[there]] - end[there]
-        known = (ahead >= 0) & (ahead <= limits.UNACKED_BYTES)
-        return _acked(acks, by, first[there][known], number[there][known])
+        slots = int(max(2 * acks[Ack.SLOT].max(initial=-1), frames[Awaited.ROW].max(initial=-1)))
+        self._extend(slots + 2)
+        following, found = np.full(count, -1, np.int64), np.full((2, count), -1, np.int64)
+        left = call(match, self.compiled, acks, frames, self._reach, following, found)
+        self._wait(frames[:, :left])
+        some = np.flatnonzero(found[0] >= 0)
+        return _acked(acks[:, some], found[:, some])
 
     def _wait(self, frames: Ints) -> None:
         if frames.shape[1]:
@@ -120,7 +108,7 @@ class Acknowledged:
             if frames.shape[1] > limits.UNACKED:
                 self.reached.add(CROWDED)
                 frames = frames[:, frames[Awaited.ROW] != np.bincount(frames[Awaited.ROW]).argmax()]
-        self._waiting = frames
+        self._waiting = frames.copy()
 
     def _extend(self, rows: int) -> None:
         if rows > len(self._reach):
@@ -156,22 +144,53 @@ class Acknowledged:
         self._waiting = np.concatenate([self._waiting, frames], axis=1)
 
 
-def _acked(acks: Ints, places: Ints, which: Ints, numbers: Ints) -> Ints:
-    """Return which acknowledgements acknowledge which frames, in the order in which they came.
+def _acked(acks: Ints, found: Ints) -> Ints:
+    """Return what acknowledgements say of frames: the first and the last that each is about are `found`."""
+    made = Acked.room(acks.shape[1])
+    made[Acked.SLOT], made[Acked.SIDE] = acks[Ack.SLOT], 1 - acks[Ack.SIDE]
+    made[Acked.FIRST], made[Acked.LAST] = found
+    made[Acked.PACKET], made[Acked.TS], made[Acked.CAPTURE] = acks[Ack.PACKET], acks[Ack.TS], acks[Ack.CAPTURE]
+    return made
+
+
+@kernel
+def match(acks: Array, frames: Array, reach: Array, following: Array, found: Array) -> int:
+    """Find the acknowledgement of each frame, both of one direction in their order; return how many wait.
 
     Args:
         acks: (Ack, n).
-        places: (n,) places of these in that order.
-        which: (frames,) the first of them that acknowledges each frame.
-        numbers: (frames,) numbers of these.
+        frames: (Awaited, frames); written: those that wait come first.
+        reach: (directions, Reach).
+        following: (n,), all -1; written: the next acknowledgement of the same direction.
+        found: (2, n), all -1; written: numbers of the first and the last frame that each is about.
     """
-    order = np.lexsort((numbers, which))
-    which, numbers = which[order], numbers[order]
-    begins = np.flatnonzero(np.diff(which, prepend=-1))
-    made, some = Acked.room(len(begins)), acks[:, which[begins]]
-    made[Acked.SLOT], made[Acked.SIDE] = some[Ack.SLOT], 1 - some[Ack.SIDE]
-    made[Acked.FIRST] = numbers[begins]
-    made[Acked.LAST] = numbers[np.append(begins[1:], len(numbers))[: len(begins)] - 1]
-    made[Acked.PACKET], made[Acked.TS], made[Acked.CAPTURE] = some[Ack.PACKET], some[Ack.TS], some[Ack.CAPTURE]
-    in_order: Ints = made[:, np.argsort(places[which[begins]])]
-    return in_order
+    for k in range(acks.shape[1] - 1, -1, -1):
+        row = 2 * acks[Ack.SLOT, k] + acks[Ack.SIDE, k]
+        following[k] = reach[row, Reach.NEXT]
+        reach[row, Reach.NEXT] = k
+    for k in range(acks.shape[1]):
+        row = 2 * acks[Ack.SLOT, k] + acks[Ack.SIDE, k]
+        if reach[row, Reach.HEARD] == 0:
+            reach[row, Reach.HEARD] = 1
+            reach[row, Reach.PAST] = max(reach[row, Reach.PAST], acks[Ack.READ, k])
+    left = 0
+    for i in range(frames.shape[1]):
+        row, number, end = frames[Awaited.ROW, i], frames[Awaited.NUMBER, i], frames[Awaited.END, i]
+        if reach[row, Reach.HEARD] == 0 or end <= reach[row, Reach.PAST]:
+            continue
+        k = reach[row, Reach.NEXT]
+        while k >= 0 and acks[Ack.POS, k] < end:
+            k = following[k]
+        reach[row, Reach.NEXT] = k
+        if k < 0:
+            frames[Awaited.ROW, left], frames[Awaited.NUMBER, left], frames[Awaited.END, left] = row, number, end
+            left += 1
+        elif 0 <= acks[Ack.READ, k] - end <= limits.UNACKED_BYTES:
+            if found[0, k] < 0:
+                found[0, k] = number
+            found[1, k] = number
+    for k in range(acks.shape[1]):
+        row = 2 * acks[Ack.SLOT, k] + acks[Ack.SIDE, k]
+        reach[row, Reach.NEXT] = -1
+        reach[row, Reach.PAST] = max(reach[row, Reach.PAST], acks[Ack.POS, k])
+    return left
