@@ -23,6 +23,7 @@ from amqpscope.dissector.packets.decoder import PacketDecoder
 from amqpscope.dissector.packets.merging import Decoded
 from amqpscope.dissector.packets.segments import PacketReport, SegmentBatch
 from amqpscope.dissector.protocols import registry
+from amqpscope.dissector.protocols.acknowledged import Acked, Acknowledged
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Context, Stages
 from amqpscope.dissector.protocols.rows import Faults, Made
@@ -94,6 +95,7 @@ class Dissector:
         self.stages = Stages(context)
         self.tls = Tls(self.options.keylog, self.accounting, compiled)
         self.gaps = Gaps()
+        self.acked = Acknowledged(compiled, self.reached)
         self.over = False
         self.end_ns = 0
         """The latest time seen, and in the end when the captures end."""
@@ -103,7 +105,15 @@ class Dissector:
         self.tables = Tables(own, self.captures, wanted, compiled)
         self.retained = Retained.nothing(self._ranges)
         self.parts = transfer.Parts(
-            self.packets, self.tcp, self.tls, self.detector, self.stages, self.connections, self.gaps, self.accounting
+            self.packets,
+            self.tcp,
+            self.tls,
+            self.detector,
+            self.stages,
+            self.connections,
+            self.gaps,
+            self.acked,
+            self.accounting,
         )
 
     @property
@@ -282,6 +292,9 @@ class Dissector:
     def _take(self, out: Results, buffer: Buffer) -> Iterator[Work]:
         if out.chunks.shape[1]:
             yield from self._chunks(out.chunks, buffer)
+        acked = self.acked.take(out.acks)
+        if acked.shape[1]:
+            yield partial(self.tables.tcp_acks, acked, self._ends(acked[Acked.SLOT], acked[Acked.SIDE]))
         facts = self.tcp.flows.facts
         if out.faults.shape[1]:
             ends = self._ends(out.faults[TcpFault.SLOT], out.faults[TcpFault.SIDE])
@@ -300,7 +313,11 @@ class Dissector:
     def _chunks(self, chunks: Ints, buffer: Buffer) -> Iterator[Work]:
         self.gaps.take(chunks, len(self.tcp.flows.facts))
         self.connections.begin(chunks, buffer.data)
-        yield from self._speak(self._sort(np.ascontiguousarray(chunks), buffer), buffer)
+        self.acked.clear()
+        chunks = self._sort(np.ascontiguousarray(chunks), buffer)
+        self.acked.hold(self.detector.held)
+        self.detector.held.clear()
+        yield from self._speak(chunks, buffer)
 
     def _ends(self, slots: Ints, sides: Ints) -> Ends:
         return Ends.of(self.tcp.flows.facts, slots, sides, self.detector.brokers)
@@ -378,6 +395,7 @@ class Dissector:
         gaps = self.gaps.unreported(ended, among(spoken, self.stages.with_rows))
         if gaps.shape[1]:
             yield partial(self.tables.tcp_faults, gaps, self._ends(gaps[TcpFault.SLOT], gaps[TcpFault.SIDE]))
+        self.acked.end(ended)
         self.gaps.end(ended, ended[among(spoken, list(self.stages))])
         end_ns = self.end_ns if self.over else None
         yield partial(self._connections, self.connections.close(ended, self.tcp.flows), end_ns)
@@ -399,6 +417,7 @@ class Dissector:
             skips = rows[:, rows[Fault.CODE] == SKIPPED]
             self._skip(skips[Place.SLOT], skips[Fault.VALUE])
             return partial(self.tables.faults, made, ends)
+        self.acked.add(made, self.detector.opened)
         if made.table == "messages":
             self.connections.count_messages(rows[Place.SLOT], made.counts)
         return partial(self.tables.rows, made, ends)

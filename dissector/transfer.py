@@ -14,6 +14,7 @@ from amqpscope.dissector.kernels.coding import PLAIN, Target
 from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.kernels.state import HEAD, StateError
 from amqpscope.dissector.packets.decoder import PacketDecoder
+from amqpscope.dissector.protocols.acknowledged import Acknowledged
 from amqpscope.dissector.protocols.detection import Detector
 from amqpscope.dissector.protocols.registry import Stages
 from amqpscope.dissector.tables.connections import Connections
@@ -37,6 +38,7 @@ class Parts(NamedTuple):
     stages: Stages
     connections: Connections
     gaps: Gaps
+    acked: Acknowledged
     accounting: MemoryAccounting
 
 
@@ -53,6 +55,7 @@ def take_connections(parts: Parts, slots: Ints, data: Bytes) -> dict[str, Any]:
         "tls": parts.tls.take_out(slots),
         "connections": parts.connections.take_out(slots),
         "gaps": parts.gaps.take_out(slots),
+        "acked": parts.acked.take_out(slots),
         "accounting": parts.accounting.take_out(slots),
         "tcp": transfer.take_out(parts.tcp, slots, data),
     }
@@ -69,6 +72,7 @@ def put_connections(parts: Parts, state: dict[str, Any], captures: Ints, buffer:
     parts.tls.put_back(state["tls"], target, lambda slot: parts.connections.record(slot).tls)
     parts.detector.put_back(state["detector"], target)
     parts.gaps.put_back(state["gaps"], slots, captures)
+    parts.acked.put_back(state["acked"], slots)
     for number, data in state["stages"].items():
         parts.stages[number].put_back(data, target._replace(slots=slots[spoken == number]))
 

@@ -53,6 +53,7 @@ def dissected(folder: Place) -> Place:
         raise ReadError(f"{folder}: not a folder")
     wanted = [name for name, table in spec.tables().items() if table.written_by == "dissect"]
     missing = [name for name in wanted if not (folder / name).is_dir()]
+    missing = [name for name in missing if not formats.lacks(_note(folder), name)]
     if missing:
         raise ReadError(f"{folder}: no table {missing[0]} in it; give a folder that amqpscope dissect wrote")
     return folder
@@ -167,7 +168,7 @@ def suffices(folder: Place, table: str, columns: Sequence[str]) -> None:
         ReadError: it cannot be read.
     """
     note, there = _note(folder), parts(folder, table)
-    if formats.is_earlier(note):
+    if formats.is_earlier(note) and not formats.lacks(note, table):
         found = _columns(there[0]) if there else []
         formats.check_columns(folder, note, table, found, columns)
 

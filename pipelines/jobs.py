@@ -114,6 +114,7 @@ def confirms(
     stream_frames: Table | None = None,
     captures: Table | None = None,
     amqp010_frames: Table | None = None,
+    tcp_acks: Table | None = None,
 ) -> Table:
     """Return the table `confirms`: one row per publish in confirm mode, of any of the protocols."""
 
@@ -126,6 +127,7 @@ def settlements(
     anomalies: Table | None = None,
     captures: Table | None = None,
     amqp010_frames: Table | None = None,
+    tcp_acks: Table | None = None,
 ) -> Table:
     """Return the table `settlements`: one row per delivery, pushed or got, and what settled it."""
 
@@ -137,6 +139,7 @@ def rpcs(
     anomalies: Table | None = None,
     stream_frames: Table | None = None,
     amqp010_frames: Table | None = None,
+    tcp_acks: Table | None = None,
 ) -> Table:
     """Return the table `rpcs`: one row per synchronous request that asks for an answer, of either side."""
 

@@ -44,6 +44,13 @@ SENT = 1 << 20
 SENT_PER_STREAM = 32
 """Segments of one direction of a connection that are remembered as sent, until they are acknowledged."""
 
+UNACKED = 1 << 20
+"""Frames of all connections that wait for TCP to acknowledge them; above that, those of the direction with the most are
+forgotten. By batch."""
+
+UNACKED_BYTES = 8 << 20
+"""Bytes of one direction after a frame, beyond which it waits no longer for that."""
+
 PAYLOAD = 16 << 20
 """Bytes of a method or header frame that are reassembled; a longer frame has its row, but no fields."""
 

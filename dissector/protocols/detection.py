@@ -19,7 +19,8 @@ from amqpscope.dissector.kernels.retained import Buffer
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.client_side import HEADER, MAGIC, client_by_header, client_by_tls
 from amqpscope.dissector.protocols.registry import TLS, UNKNOWN, Context, Recogniser
-from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts, clients, roles_by
+from amqpscope.dissector.tcp.roles import clients, roles_by
+from amqpscope.dissector.tcp.state import BY_CONTENT, Chunk, Facts
 from amqpscope.dissector.tls.records import boundary
 
 HELLO = b"\x16\x03"
@@ -73,6 +74,8 @@ class Detector:
         self.probes: dict[int, Probe] = {}
         self.decided: dict[int, int] = {}
         """Slots decided since the caller last looked, with the number of bytes skipped before."""
+        self.held: dict[int, int] = {}
+        """Directions with bytes that were held back, since the caller last looked, and the position after these."""
         self.opened: set[int] = set()
         """Slots whose TLS was opened: what is judged now is what it carries."""
 
@@ -135,6 +138,7 @@ class Detector:
                 column[Chunk.OFFSET] = buffer.append(np.frombuffer(data, np.uint8))
             if keep_after(column, probe.proxy, int(facts[slot, Facts.CLIENT])):
                 released.append(column)
+                self.held[2 * slot + int(column[Chunk.SIDE])] = int(column[Chunk.POS] + column[Chunk.LENGTH])
         return released
 
     @staticmethod

@@ -2,7 +2,18 @@
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import i64, kernel
-from amqpscope.dissector.protocols.state import GAP, SKIPPED, UNDER_WAY, Cursor, Fault, Parser, ParserState, Place, Span
+from amqpscope.dissector.protocols.state import (
+    GAP,
+    SKIPPED,
+    UNDER_WAY,
+    AnyFrame,
+    Cursor,
+    Fault,
+    Parser,
+    ParserState,
+    Place,
+    Span,
+)
 from amqpscope.dissector.tcp.state import Chunk, Facts
 
 
@@ -71,6 +82,7 @@ def put_place(walk: ParserState, chunks: Array, i: int) -> int:
     slot = chunks[Chunk.SLOT, i]
     put_packets(frames, n, chunks, i)
     frames[Place.NUMBER, n] = facts[slot, Facts.FRAMES]
+    frames[AnyFrame.HELD, n] = 1 if cursor[Cursor.REPLAY] >= 0 else 0
     facts[slot, Facts.FRAMES] += 1
     cursor[Cursor.FRAMES] = n + 1
     return n

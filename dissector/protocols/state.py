@@ -104,7 +104,13 @@ class Place(Records):
     FIRST_TS = column("its time")
 
 
-class Frame(Place):
+class AnyFrame(Place):
+    """What frames of all protocols have."""
+
+    HELD = column("1: its last byte was held back; what came meanwhile may be about it")
+
+
+class Frame(AnyFrame):
     """Frames, one column each; protocols add columns of their own."""
 
     TYPE = column("type of the frame, as its protocol has it")

@@ -24,6 +24,7 @@ from amqpscope.dissector.packets.segments import FIN
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.tables.guesses import Guesses
 from amqpscope.dissector.tables.rows import kinds, record_batch
+from amqpscope.dissector.tcp.roles import clients, roles_by
 from amqpscope.dissector.tcp.state import (
     BOTH,
     REPEATS,
@@ -35,8 +36,6 @@ from amqpscope.dissector.tcp.state import (
     Facts,
     Flows,
     Repeat,
-    clients,
-    roles_by,
 )
 from amqpscope.spec import handshakes
 from amqpscope.spec.model import Protocol

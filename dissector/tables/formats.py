@@ -11,8 +11,10 @@ from typing import Any
 from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
 
-FORMAT = 5
+FORMAT = 6
 """Increased when a table needs a column that it did not have, or a column changes its meaning."""
+ADDED = {"tcp_acks": 6}
+"""Tables that earlier formats lack, which have no rows there, and the first format with them."""
 KEY = "format"
 """Entry of a note."""
 
@@ -45,6 +47,12 @@ def is_earlier(note: Mapping[str, Any]) -> bool:
     """Return whether a folder is of an earlier format."""
     found = of_note(note)
     return found is not None and found < FORMAT
+
+
+def lacks(note: Mapping[str, Any], table: str) -> bool:
+    """Return whether a folder may be without a table, because its format did not have it."""
+    found = of_note(note)
+    return table in ADDED and (found is None or found < ADDED[table])
 
 
 def check_columns(

@@ -15,10 +15,12 @@ from amqpscope.dissector.fields.arrow import array, of_rows
 from amqpscope.dissector.fields.columns import TYPES, filled, nulls, repeated, spread
 from amqpscope.dissector.fields.decoding import PROBLEM_CODES, Decoded
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.protocols.acknowledged import Acked
 from amqpscope.dissector.protocols.rows import Faults, Made
 from amqpscope.dissector.protocols.state import Fault as Anomaly
 from amqpscope.dissector.protocols.state import Place
-from amqpscope.dissector.tcp.state import EVENTS, ZERO, Event, Facts, Window, clients
+from amqpscope.dissector.tcp.roles import clients
+from amqpscope.dissector.tcp.state import EVENTS, ZERO, Event, Facts, Window
 from amqpscope.dissector.tcp.state import FAULTS as TCP_FAULTS
 from amqpscope.dissector.tcp.state import Fault as TcpFault
 from amqpscope.dissector.tls.shown import Fault
@@ -256,6 +258,19 @@ class Tables:
             "usual_ttl": array(rows[Event.USUAL_TTL], pa.int32(), mask=rows[Event.USUAL_TTL] < 0),
         }
         return self.wanted.rows("tcp_events", record_batch("tcp_events", columns))
+
+    def tcp_acks(self, rows: Ints, ends: Ends) -> list["Row"]:
+        """Return rows of `tcp_acks`."""
+        columns = {
+            "connection_id": array(ends.connection_id),
+            "from_client": array(ends.from_client),
+            "first_frame_no": array(rows[Acked.FIRST]),
+            "last_frame_no": array(rows[Acked.LAST]),
+            "capture": self._capture(rows[Acked.CAPTURE]),
+            "packet": array(rows[Acked.PACKET]),
+            "ts_ns": array(rows[Acked.TS]),
+        }
+        return self.wanted.rows("tcp_acks", record_batch("tcp_acks", columns))
 
     def _problems(self, batch: pa.RecordBatch, decoded: Decoded) -> list["Row"]:
         """Return rows of `anomalies` for the fields of the rows of another batch."""

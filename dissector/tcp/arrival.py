@@ -28,8 +28,11 @@ from amqpscope.dissector.tcp.state import (
     STARTED_ELSEWHERE,
     STARTED_HERE,
     UNSEEN,
+    Ack,
+    At,
     Conn,
     Control,
+    Count,
     Direction,
     Facts,
     Flows,
@@ -93,6 +96,8 @@ def take(
         if direction[other, Direction.STARTED]:
             observe_ack(batch, i, flows, out, slot, side, needs)
         acknowledge(batch, i, flows, row, other, needs)
+        if direction[other, Direction.ACKED] > direction[other, Direction.TOLD] and conn[slot, Conn.UNSETTLED] == 0:
+            note_ack(flows, out, slot, 1 - side, at)
     if flags & (SYN | RST) == 0 and direction[row, Direction.STARTED] == STARTED_HERE:
         probe(direction, row, position(direction, row, first_byte(batch, i)), batch.length[i])
     if flags & ACK and is_beyond_by_one(batch, i, direction, other):
@@ -231,6 +236,20 @@ def acknowledge(batch: SegmentBatch, i: int, flows: Flows, row: int, other: int,
         if flows.conn[row >> 1, Conn.CLOSER] < 0:
             is_all = acked >= direction[other, Direction.TOP]
             direction[other, Direction.UNACKED_TS] = 0 if is_all else batch.ts_ns[i]
+
+
+@kernel
+def note_ack(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
+    """Append an acknowledgement of what a side has sent."""
+    acks, direction, row = out.acks, flows.direction, 2 * slot + side
+    n = out.counts[Count.ACKS]
+    acks[Ack.SLOT, n] = slot
+    acks[Ack.SIDE, n] = side
+    acks[Ack.POS, n] = direction[row, Direction.ACKED]
+    acks[Ack.READ, n] = direction[row, Direction.POS]
+    acks[Ack.PACKET, n], acks[Ack.TS, n], acks[Ack.CAPTURE, n] = at
+    direction[row, Direction.TOLD] = direction[row, Direction.ACKED]
+    out.counts[Count.ACKS] = n + 1
 
 
 @kernel

@@ -28,6 +28,7 @@ from amqpscope.dissector.tcp.state import (
     SEGMENTS,
     SENT,
     SLOT,
+    Ack,
     Chunk,
     Conn,
     Control,
@@ -92,6 +93,7 @@ class Reassembler:
             faults=Fault.room(1024),
             windows=Window.room(1024),
             events=Event.room(1 << 14),
+            acks=Ack.room(1 << 15),
             ended=np.empty(4096, np.int64),
             counts=Count.make(1)[0],
         )
@@ -138,13 +140,13 @@ class Reassembler:
     def _drain(self) -> Iterator[Results]:
         """Yield the results."""
         out = self.out
-        chunks, faults, windows, events, ended = out.counts.tolist()
-        if chunks or faults or windows or events or ended:
+        chunks, faults, windows, events, acks, ended = out.counts.tolist()
+        if chunks or faults or windows or events or acks or ended:
             counts = out.counts.copy()
             out.counts[:] = 0
             yield Results(
                 out.chunks[:, :chunks], out.faults[:, :faults].copy(), out.windows[:, :windows].copy(),
-                out.events[:, :events].copy(), out.ended[:ended].copy(), counts,
+                out.events[:, :events].copy(), out.acks[:, :acks].copy(), out.ended[:ended].copy(), counts,
             )  # fmt: skip
 
     def _make_room(self, where: tuple[int, int, int]) -> Iterator[Results]:

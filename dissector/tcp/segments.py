@@ -172,6 +172,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]
         or counts[Count.EVENTS] + 6 > out.events.shape[1]
+        or counts[Count.ACKS] == out.acks.shape[1]
     ):
         return READ
     if flows.free_sending[0] == 0 or (flows.free_sent[0] == 0 and control[Control.UNTIMED] == 0):

@@ -12,9 +12,8 @@ Addresses are 128 bits in two signed halves; times are ns since the epoch.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from amqpscope.dissector.kernels.arrays import Array, Ints, among
+from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.state import Matrix, Records, column
 
 OPEN, CLOSED = range(2)
@@ -127,6 +126,7 @@ class Direction(Matrix):
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
     ACKED = column("position up to which the other side has acknowledged")
+    TOLD = column("the same as results have it; -1: no acknowledgement was among them", empty=-1)
     ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
     ACK_POS = column("position up to which that acknowledged, where bytes before it are missing")
     ACK_SEEN = column("number of that segment")
@@ -322,6 +322,18 @@ class Event(Records):
     USUAL_TTL = column("that of the side's last segment with bytes; -1: none")
 
 
+class Ack(Records):
+    """Acknowledgements: the first of each side, and all that acknowledge more bytes than those before."""
+
+    SLOT = column("slot of the connection")
+    SIDE = column("side that sent what is acknowledged")
+    POS = column("position up to which it is")
+    READ = column("position up to which it had been emitted then")
+    PACKET = column("packet")
+    TS = column("its time")
+    CAPTURE = column("its capture")
+
+
 class Fault(Records):
     """Faults of connections."""
 
@@ -342,6 +354,7 @@ class Count(Matrix):
     FAULTS = column("faults")
     WINDOWS = column("intervals")
     EVENTS = column("events")
+    ACKS = column("acknowledgements")
     ENDED = column("ended connections")
 
 
@@ -401,6 +414,7 @@ class Results(NamedTuple):
         faults: (Fault, n).
         windows: (Window, n).
         events: (Event, n).
+        acks: (Ack, n).
         ended: slots of connections that end once all this is read.
         counts: (Count,): number of each.
     """
@@ -409,37 +423,9 @@ class Results(NamedTuple):
     faults: Array
     windows: Array
     events: Array
+    acks: Array
     ended: Array
     counts: Array
-
-
-def clients(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
-    """Return the client's side in these slots: by protocol, else by SYN, else by ports.
-
-    The server has one of the ports `brokers`; where both sides have one, or none, it has the lower port.
-    """
-    found: Ints = facts[:, Facts.CLIENT].copy()[slots]
-    if (found < 0).any():
-        found = np.where(found < 0, facts[slots, Facts.OPENER], found)
-        one, other = _serving(facts, slots, brokers)
-        is_lower = facts[slots, Facts.A_PORT] < facts[slots, Facts.B_PORT]
-        found = np.where(found < 0, np.where(one != other, one, is_lower), found)
-    return found
-
-
-def roles_by(facts: Ints, slots: Ints, brokers: Ints) -> Ints:
-    """Return what shows who is the client in these slots, as `clients` has it: BY_...."""
-    found: Ints = facts[slots, Facts.ROLES_BY]
-    if (found == 0).any():
-        one, other = _serving(facts, slots, brokers)
-        by_ports = np.where(one != other, BY_PORT, BY_LOWER_PORT)
-        found = np.where(found == 0, np.where(facts[slots, Facts.OPENER] >= 0, BY_SYN, by_ports), found)
-    return found
-
-
-def _serving(facts: Ints, slots: Ints, brokers: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which side of these slots has one of the ports `brokers`."""
-    return among(facts[slots, Facts.A_PORT], brokers), among(facts[slots, Facts.B_PORT], brokers)
 
 
 def both(slots: Ints) -> Ints:

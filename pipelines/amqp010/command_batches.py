@@ -57,7 +57,8 @@ _TRANSFERS = [what(MESSAGES, kind) for kind in KINDS]
 _ANSWERS = ("message.transfer", "execution.result", "execution.exception")
 """Commands that are not asked about here: transfers have tables of their own."""
 COMMANDS = tuple(m.full_name for m in _METHODS if m.kind == "command")
-_MAY_ASK = _table({what(FRAMES_010, name): 1 for name in COMMANDS if name not in _ANSWERS})
+ASKING = tuple(name for name in COMMANDS if name not in _ANSWERS)
+_MAY_ASK = _table({what(FRAMES_010, name): 1 for name in ASKING})
 _HAS_RESULT = _table({what(FRAMES_010, m.full_name): 1 for m in _METHODS if m.result})
 """By EV.WHAT: 1 for commands that ask for an answer where they say so (`sync`), and for those with a result."""
 

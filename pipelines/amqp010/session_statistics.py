@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.amqp010 import session_joins as sj
 from amqpscope.pipelines.amqp010.command_batches import (
+    ASKING,
     FRAME_COLUMNS,
     KINDS,
     METHODS,
@@ -41,6 +42,7 @@ from amqpscope.pipelines.amqp010.commands import (
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.session_walk import LIMIT, SessionWalk
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
+from amqpscope.pipelines.model.event_rows import ACKED
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.rows import Waiting
@@ -54,24 +56,35 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    VERSION = 5
+    VERSION = 6
     STATE = (*SessionWalk.STATE, "held", "queues")
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
-        "message_id", "body_size", "redelivered", "unfinished", "publish_seq", *COLUMNS,
+        "message_id", "body_size", "redelivered", "unfinished", "publish_seq", ACKED, *COLUMNS,
     )  # fmt: skip
-    FRAME = ("connection_id", "channel", "channel_epoch", "from_client", "method", "command_id", "queue", *COLUMNS)
+    FRAME = (
+        "connection_id",
+        "channel",
+        "channel_epoch",
+        "from_client",
+        "method",
+        "command_id",
+        "queue",
+        ACKED,
+        *COLUMNS,
+    )
     ANSWER = ("text", "value")
     tables = ("confirms", "settlements", "rpcs")
     needs: Mapping[int, Needs] = {
         CONNECTIONS: Needs(SCOPE),
-        FRAMES_010: Needs(FRAME_COLUMNS, METHODS),
+        FRAMES_010: Needs(FRAME_COLUMNS, METHODS, asks=ASKING),
         MESSAGES: Needs(
             (
                 "session", "exchange", "routing_key", "message_id", "body_size", "consumer_tag", "redelivered",
                 "accept_mode", "acquire_mode",
             ),
             KINDS,
+            asks=KINDS,
         ),
     }  # fmt: skip
 
@@ -138,6 +151,7 @@ class SessionStatistics(SessionWalk):
             "reply_code": code,
             "reply_text": pc.if_else(refused, pc.coalesce(answers["text"], answers["description"]), None),
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
+            "request_acked_ts_ns": rows[ACKED],
             "records": 1,
         }
         return conform("confirms", columns, len(out)), rows["number"]
@@ -162,6 +176,7 @@ class SessionStatistics(SessionWalk):
             "multiple": pa.array(out[:, OUT.MULTIPLE] == 1, mask=out[:, OUT.ANSWER] < 0),
             "requeue": pa.array(released, mask=~np.isin(out[:, OUT.OUTCOME], (NACK, REFUSED))),
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
+            "request_acked_ts_ns": rows[ACKED],
         }
         return conform("settlements", columns, len(out)), rows["number"]
 
@@ -182,6 +197,7 @@ class SessionStatistics(SessionWalk):
             "reply_code": pc.if_else(failed, status, known(out[:, OUT.CODE])),
             "reply_text": answers["description"],
             "latency_ns": latency(sent, answers["ts_ns"], out[:, OUT.ANSWER] >= 0),
+            "request_acked_ts_ns": rows[ACKED],
         }
         return conform("rpcs", columns, len(out)), rows["command_id"]
 

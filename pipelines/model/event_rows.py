@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from amqpscope.pipelines.model import events as ev
 from amqpscope.pipelines.model.digests import content, content_columns
-from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, MESSAGES, kinds, words_of
+from amqpscope.pipelines.model.events import ACKS, ANOMALIES, CONNECTIONS, MESSAGES, kinds, words_of
 from amqpscope.pipelines.model.protocols import loaded
 
+ACKED = "acked_ts_ns"
+"""When TCP acknowledged the last byte of a row: a column of those of which a walk asks for it (`walk.Needs.asks`)."""
 _LEADING: dict[int, tuple[str, ...]] = {
     CONNECTIONS: (
         "connection_id", "protocol", "first_ts_ns", "last_ts_ns", "closed_ts_ns", "closed_by", "handshake_outcome",
@@ -23,6 +25,7 @@ _LEADING: dict[int, tuple[str, ...]] = {
         "connection_id", "frame_no", "first_frame_no", "kind", "protocol", "from_client", "ts_ns", "first_ts_ns",
         "channel", "channel_epoch", "delivery_tag", "publish_seq", "is_partial", "unfinished", "capture", "packet",
     ),
+    ACKS: ("connection_id", "from_client", "first_frame_no", "last_frame_no", "ts_ns"),
 }  # fmt: skip
 _DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
     CONNECTIONS: {"closed": ("closed_by", "closed_ts_ns"), "one_direction": ("handshake_outcome",)},
@@ -33,12 +36,15 @@ _DERIVED: dict[int, dict[str, tuple[str, ...]]] = {
         "number": ("kind", "delivery_tag", "publish_seq"),
         "numbered_by": ("publish_seq",),
         "content": content_columns(),
+        ACKED: (),
     },
+    ACKS: {},
 }
 _SPENT: dict[int, tuple[str, ...]] = {
     CONNECTIONS: (),
     ANOMALIES: (),
     MESSAGES: ("first_frame_no", "protocol", "delivery_tag"),
+    ACKS: (),
 }
 
 
@@ -53,7 +59,9 @@ def derived(source: int) -> Mapping[str, tuple[str, ...]]:
     `content` (`digests.content`) is made for walks that ask for it.
     """
     return (
-        {"what": (ev.EVENT_OF[source],), **ev.FRAMES_OF[source].derived} if source in ev.FRAMES_OF else _DERIVED[source]
+        {"what": (ev.EVENT_OF[source],), ACKED: (), **ev.FRAMES_OF[source].derived}
+        if source in ev.FRAMES_OF
+        else _DERIVED[source]
     )
 
 
@@ -62,8 +70,8 @@ def spent(source: int) -> tuple[str, ...]:
     return ev.FRAMES_OF[source].spent if source in ev.FRAMES_OF else _SPENT[source]
 
 
-DERIVED_WHEN_ASKED = ("content",)
-"""Those of DERIVED that are made only for walks that need them."""
+DERIVED_WHEN_ASKED = ("content", ACKED)
+"""Those of DERIVED that are made only for walks that need them; ACKED when all rows are there."""
 ONE_DIRECTION = "one-direction"
 """What `handshake_outcome` says where nothing of one direction was captured."""
 GAP = "tcp-gap"
@@ -88,6 +96,8 @@ def prepared(source: int, rows: pa.Table, columns: Sequence[str] = (), compiled:
         columns: those that walks want besides the leading ones.
         compiled: whether digests are computed by compiled kernels; None leaves it to their size.
     """
+    if source == ACKS:
+        return rows
     if source == CONNECTIONS:
         rows = rows.append_column("one_direction", pc.equal(rows["handshake_outcome"].cast(pa.string()), ONE_DIRECTION))
         is_evicted = pc.fill_null(pc.equal(rows["closed_by"].cast(pa.string()), "evicted"), False)

@@ -20,9 +20,10 @@ from amqpscope.pipelines.model import protocols
 from amqpscope.pipelines.model.protocols import Frames
 from amqpscope.pipelines.model.store import declare
 
-CONNECTIONS, ANOMALIES, FIRST_FRAMES, MESSAGES = 0, 1, 2, 31
-"""Numbers of tables, in the order of their ranks: those of frames lie between, as their protocols are known."""
-SOURCES = {CONNECTIONS: "connections", ANOMALIES: "anomalies", MESSAGES: "messages"}
+CONNECTIONS, ANOMALIES, FIRST_FRAMES, MESSAGES, ACKS = 0, 1, 2, 31, 32
+"""Numbers of tables, in the order of their ranks: those of frames lie between, as their protocols are known. Rows about
+acknowledgements are no events: they are joined with others (`run.acknowledged`)."""
+SOURCES = {CONNECTIONS: "connections", ANOMALIES: "anomalies", MESSAGES: "messages", ACKS: "tcp_acks"}
 """Tables by their numbers."""
 FRAMES_OF: dict[int, Frames] = {}
 """Tables of frames: what their protocols say of them."""
@@ -68,7 +69,7 @@ def sources() -> dict[int, str]:
 
 def order(source: int) -> str:
     """Return the column by which rows of a connection are sorted; "" for its own row."""
-    return {CONNECTIONS: "", MESSAGES: "order"}.get(source, "frame_no")
+    return {CONNECTIONS: "", MESSAGES: "order", ACKS: "last_frame_no"}.get(source, "frame_no")
 
 
 def merges(source: int) -> bool:

@@ -37,11 +37,14 @@ class Needs:
         names: the methods, commands, kinds or codes that it wants; None for all. Of others it learns at least when
             which side was heard (`merging`).
         last: those of `names` of which it wants only the last on a channel before a close.
+        asks: those of `names` that ask for an answer: rows have the time when TCP acknowledged them
+            (`event_rows.ACKED`).
     """
 
     columns: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None
     last: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
 
 class Walk(Protocol):

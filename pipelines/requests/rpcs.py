@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.ends import ended, latency
+from amqpscope.pipelines.model.event_rows import ACKED
 from amqpscope.pipelines.model.events import SPOKEN, Events
 from amqpscope.pipelines.model.steps import StepWalk
 from amqpscope.pipelines.model.walk import Rows, conform, known
@@ -46,12 +47,12 @@ class RpcWalk(StepWalk):
 
     OWN: tuple[str, ...]
     """Columns of frames that rows are made of, besides `connection_id` and so on."""
-    VERSION = 10
+    VERSION = 11
     tables = ("rpcs",)
 
     def __init__(self, compiled: bool = False) -> None:
         self.NAME = f"rpcs of {SPOKEN[self.SOURCE]}"
-        self.COLUMNS = ("connection_id", "from_client", *_POINT, *self.OWN)
+        self.COLUMNS = ("connection_id", "from_client", *_POINT, ACKED, *self.OWN)
         super().__init__(compiled)
 
     def _begin(self) -> None:
@@ -109,6 +110,7 @@ class RpcWalk(StepWalk):
             **{f"response_{name}": rows[name] for name in _POINT},
             **ended(np.where(answered, 0, how), ends, sent),
             "latency_ns": latency(sent, rows["ts_ns"], answered),
+            "request_acked_ts_ns": asked[ACKED],
             **self._columns(Pairs(asked, rows, answered, refused, notes)),
         }
         return conform("rpcs", columns, len(requests))

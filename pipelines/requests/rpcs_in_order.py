@@ -110,7 +110,7 @@ class RpcsInOrder(RpcWalk):
         """See `walk.Walk`."""
         asks = asking(self.SOURCE)
         answers = sorted({response for method in asks.values() for response in method.responses})
-        return {self.SOURCE: Needs(self.ASKING.columns, (*asks, *answers))}
+        return {self.SOURCE: Needs(self.ASKING.columns, (*asks, *answers), asks=tuple(asks))}
 
     def _begin(self) -> None:
         super()._begin()

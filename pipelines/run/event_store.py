@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.event_rows import DERIVED_WHEN_ASKED, derived, leading, needed, prepared, spent
+from amqpscope.pipelines.model.event_rows import ACKED, DERIVED_WHEN_ASKED, derived, leading, needed, prepared, spent
 from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Needs, schema
+from amqpscope.pipelines.run import acknowledged
 from amqpscope.pipelines.run.buckets import COUNT, Buckets
 from amqpscope.pipelines.run.incomplete_deliveries import waits
 from amqpscope.pipelines.run.merging import merged, wanted, with_gaps
@@ -63,6 +64,7 @@ def layouts(needs: Sequence[Mapping[int, Needs]]) -> dict[int, Layout]:
     for source in ev.sources():
         wanted = [each[source] for each in needs if source in each]
         columns = tuple(dict.fromkeys(name for each in wanted for name in each.columns))
+        columns += (ACKED,) if any(each.asks for each in wanted) else ()
         kept = tuple(name for name in leading(source) if name not in spent(source))
         kept += tuple(name for name in derived(source) if name not in DERIVED_WHEN_ASKED)
         further = tuple(name for name in columns if name not in kept)
@@ -119,6 +121,7 @@ class EventStore:
         self._later: dict[tuple[int, int], int] = {}
         """Buckets by connection and span, of all spans but the first."""
         self.layouts = layouts(needs)
+        self.asks = acknowledged.asking(needs)
         self._wanted = {source: wanted(needs, source) for source in self.layouts if ev.merges(source)}
         self.parts_in_memory: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
         self._further: dict[int, list[pa.Table]] = {source: [] for source in self.layouts}
@@ -142,7 +145,7 @@ class EventStore:
         further = None
         if layout.words is not None:
             asked = pc.is_in(rows["what"], value_set=layout.words).to_numpy()
-            further = rows.select(list(layout.further)).filter(pa.array(asked))
+            further = rows.select([name for name in layout.further if name in there]).filter(pa.array(asked))
             further = encoded(_with_values(source, further))
             all_rows = all_rows.append_column(PLACE, pa.array(np.cumsum(asked) - 1, pa.int32(), mask=~asked))
         return all_rows, further
@@ -183,7 +186,7 @@ class EventStore:
         parts = [
             part["connection_id"]
             for source in self.layouts
-            if source >= ev.FIRST_FRAMES
+            if ev.FIRST_FRAMES <= source <= ev.MESSAGES
             for part in self.parts_in_memory[source]
         ]
         counts = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).value_counts()
@@ -202,23 +205,30 @@ class EventStore:
         for source, (parts, further) in group.items():
             name = ev.SOURCES[source]
             for part, more in itertools.zip_longest(parts, further):
-                bucket = self._bucket(source, part)
-                self._buckets.write(name, part, bucket)
+                rows, span = self._spans(source, part)
+                bucket = self._bucket(rows, span)
+                self._buckets.write(name, rows, bucket)
                 if more is not None and len(more):
                     self._buckets.write(f"{name} further", more, bucket[part[PLACE].is_valid().to_numpy()])
 
-    def _bucket(self, source: int, rows: pa.Table) -> Any:
+    def _spans(self, source: int, rows: pa.Table) -> tuple[pa.Table, Any]:
+        """Return rows, and the span of each (int64)."""
+        if source == ev.ACKS:
+            return acknowledged.spread(rows, self.span)
+        if not ev.order(source):
+            return rows, np.zeros(len(rows), np.int64)
+        return rows, rows[ev.order(source)].fill_null(0).to_numpy() // self.span
+
+    def _bucket(self, rows: pa.Table, span: Any) -> Any:
         """Return the number of each row's bucket (int64)."""
         identity = rows["connection_id"].fill_null(0).to_numpy()
         bucket = identity % COUNT
-        if ev.order(source):
-            span = rows[ev.order(source)].fill_null(0).to_numpy() // self.span
-            later = np.flatnonzero(span > 0)
-            for at in np.unique(span[later]).tolist():
-                mine = later[span[later] == at]
-                keys, which = np.unique(identity[mine], return_inverse=True)
-                numbers = [self._later.setdefault((of, at), COUNT + len(self._later)) for of in keys.tolist()]
-                bucket[mine] = np.array(numbers, np.int64)[which]
+        later = np.flatnonzero(span > 0)
+        for at in np.unique(span[later]).tolist():
+            mine = later[span[later] == at]
+            keys, which = np.unique(identity[mine], return_inverse=True)
+            numbers = [self._later.setdefault((of, at), COUNT + len(self._later)) for of in keys.tolist()]
+            bucket[mine] = np.array(numbers, np.int64)[which]
         return bucket
 
     def _take(self, some: pa.Array | None = None, cuts: pa.Table | None = None) -> _Group:
@@ -232,10 +242,12 @@ class EventStore:
                 group[source] = [], []
                 for part, more in itertools.zip_longest(*taken):
                     mine = pc.is_in(part["connection_id"], value_set=some).to_numpy()
+                    later = ~mine
                     if cuts is not None and len(cuts) and ev.order(source):
-                        mine &= ~waits(part, ev.order(source), cuts)
+                        later |= waits(part, ev.order(source), cuts)
+                        mine &= ~waits(part, "first_frame_no" if source == ev.ACKS else ev.order(source), cuts)
                     _put(group[source], part, more, mine)
-                    _put((self.parts_in_memory[source], self._further[source]), part, more, ~mine)
+                    _put((self.parts_in_memory[source], self._further[source]), part, more, later)
                 self.held += sum(map(_size, self.parts_in_memory[source])) + sum(map(_size, self._further[source]))
         return group
 
@@ -308,6 +320,8 @@ class EventStore:
                     for number, part in enumerate(parts):
                         parts[number] = merged(source, part, self._wanted[source], apart, self.compiled)
                 tables[source] = joined(parts, narrow=True), joined(further, narrow=True) if further else None
+        acks, _ = tables.pop(ev.ACKS, (None, None))
+        acknowledged.join(tables, acks, self.asks)
         columns = {source: (*layout.leading, *layout.further) for source, layout in self.layouts.items()}
         return Sorted(tables, columns, self.compiled)
 

@@ -27,7 +27,7 @@ from amqpscope.pipelines.run.local import emitted
 from amqpscope.pipelines.run.preparing import PACKET
 from amqpscope.pipelines.statistics import tables
 
-NAME, VERSION = "statistics", 5
+NAME, VERSION = "statistics", 6
 """Of the state."""
 MOST_ROWS = 1 << 20
 """Rows of a dissection that wait for walks."""

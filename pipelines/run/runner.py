@@ -26,6 +26,7 @@ from amqpscope.pipelines.model.ends import OPEN_NS
 from amqpscope.pipelines.model.events import EV, Events, decoded
 from amqpscope.pipelines.model.listed import LISTED
 from amqpscope.pipelines.model.walk import Rows, schema
+from amqpscope.pipelines.run import acknowledged
 from amqpscope.pipelines.run.event_store import EventStore
 from amqpscope.pipelines.run.incomplete_deliveries import cuts
 from amqpscope.pipelines.run.preparing import TIMED, in_range, spans, timed, with_missing, with_tcp
@@ -224,7 +225,11 @@ class Runner:
         self._spoken |= zip(rows["connection_id"].to_pylist(), rows["protocol"].to_pylist(), strict=True)
         self._store(rows)
         some = begun if everything else rows["connection_id"].combine_chunks()
-        yield from self._walk(self.store.take(some, None, cuts(self.store.parts_in_memory, some, self.patience_ns)))
+        parts = self.store.parts_in_memory
+        in_tls = rows["connection_id"].filter(pc.is_valid(rows["tls_version"]))  # nobody knows this time there
+        plain = some.filter(pc.invert(pc.is_in(some, value_set=in_tls.combine_chunks())))
+        waiting = [cuts(parts, some, self.patience_ns), acknowledged.cuts(parts, self.store.asks, plain)]
+        yield from self._walk(self.store.take(some, None, acknowledged.first(pa.concat_tables(waiting))))
         yield from self._leave()
 
     def finish(self) -> Iterator[Rows]:

@@ -47,7 +47,7 @@ GROWTH = 4
 """Parts for each core of the first batch: so many times more cores are made use of when they come."""
 DISSECTION, STATISTICS = "dissection-{}", "statistics-{}"
 """Names of the state of a part."""
-REST, VERSION = "rest-", 2
+REST, VERSION = "rest-", 3
 """What tasks leave for this process; the number of the part follows."""
 
 

@@ -59,7 +59,9 @@ class Rpcs(RpcWalk):
 
     SOURCE = STREAM_FRAMES
     OWN = ("command", "response_code", "closing_code", "closing_reason", "stream", "super_stream")
-    needs: ClassVar[Mapping[int, Needs]] = {STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS)}
+    needs: ClassVar[Mapping[int, Needs]] = {
+        STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS, asks=ANSWERED_ALWAYS)
+    }
     machine: NumberedRequests
 
     def _machine(self) -> NumberedRequests:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.ends import COLUMNS, answers_of
+from amqpscope.pipelines.model.event_rows import ACKED
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, Events
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
@@ -74,13 +75,14 @@ class StreamConfirms(Remembers):
         MESSAGES: Needs(
             ("publisher_id", "publisher_epoch", "publisher_reference", "stream", "body_size", "message_id", "entry"),
             ("publish",),
+            asks=("publish",),
         ),
     }  # fmt: skip
     _COLUMNS = (
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
-        "message_id", *COLUMNS,
+        "message_id", *COLUMNS, ACKED,
     )  # fmt: skip
-    VERSION = 7
+    VERSION = 8
     STATE = ("conn", "gaps", "_sendings", "publishers", "asked", "book", "state", "servers", "waiting")
     FORMS: ClassVar = {"book": (stored.part, stored.whole)}
 
@@ -236,7 +238,7 @@ class StreamConfirms(Remembers):
             openers = self._named(openers, out[:, OUT.OTHER])
         rows = self.waiting.take(openers)
         columns: dict[str, Any] = {name: rows[name] for name in self._COLUMNS[:7]}
-        columns |= {f"publish_{name}": rows[name] for name in COLUMNS}
+        columns |= {f"publish_{name}": rows[name] for name in COLUMNS} | {"request_acked_ts_ns": rows[ACKED]}
         answers = answers_of(events, out[:, OUT.ANSWER], 0, STREAM_FRAMES)
         columns |= {f"confirm_{name}": column for name, column in answers.items()}
         answered = out[:, OUT.OUTCOME] != UNANSWERED

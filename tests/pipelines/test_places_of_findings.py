@@ -16,7 +16,7 @@ from tests.pipelines.analyzed import walked
 from tests.reference.packets import read_packets
 from tests.tickets import FOLDER as TICKETS
 
-RECORDED = ("demo", "lossy_link", "blocked", "failed_handshakes", "thrown_out", "stream_super", "gets", "zero_window")
+RECORDED = ("lossy_link", "demo", "blocked", "failed_handshakes", "thrown_out", "stream_super", "gets", "zero_window")
 """With findings of each party."""
 NAMES = [*(FOLDER / f"{name}.pcap" for name in RECORDED), *sorted(TICKETS.glob("*.pcap"))[::5]]
 PARTS = 5

@@ -600,6 +600,7 @@ def test_ctrl_c_ends_a_single_step_that_is_long() -> None:
     assert process.returncode == -signal.SIGINT and errors.rstrip().endswith("KeyboardInterrupt"), errors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_value_of_a_statistic_ends_relations_or_rules(seed: int) -> None:
     assert {name for name, _ in compute.compute(with_extremes(seed))} == {*compute.NAMES}

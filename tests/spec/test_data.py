@@ -28,16 +28,17 @@ MUST_HAVE = {
         publisher_reference publisher_epoch subscription_id offset chunk_id chunk_ts_ns session""",
     "tcp_windows": "connection_id from_client kind start_ts_ns end_ts_ns packets",
     "tcp_events": "connection_id from_client kind packet ts_ns of_packet bytes late_ns ttl",
+    "tcp_acks": "connection_id from_client first_frame_no last_frame_no packet ts_ns",
     "anomalies": "code severity channel offset detail",
     "confirms": """
         connection_id channel channel_epoch publish_seq exchange routing_key publish_ts_ns confirm_ts_ns outcome
-        multiple returned reply_code ended_by end_ts_ns latency_ns records deduplicated""",
+        multiple returned reply_code ended_by end_ts_ns latency_ns records deduplicated request_acked_ts_ns""",
     "settlements": """
         connection_id channel channel_epoch consumer_tag queue delivery_tag deliver_ts_ns settle_ts_ns outcome multiple
-        requeue ended_by end_ts_ns latency_ns""",
+        requeue ended_by end_ts_ns latency_ns request_acked_ts_ns""",
     "rpcs": """
         connection_id channel channel_epoch request response request_ts_ns latency_ns outcome reply_code reply_text
-        queue""",
+        queue request_acked_ts_ns""",
     "commands": """
         connection_id channel channel_epoch from_client session command_id method sent_ts_ns answer_ts_ns outcome
         reply_code ended_by end_ts_ns latency_ns""",
@@ -91,6 +92,7 @@ MUST_HAVE = {
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "dead_paths": "connection_id from_client since_ts_ns",
     "cuts": "connection_id quiet_ns closed_by",
+    "late": "connection_id asked request frame_no since_ts_ns until_ts_ns latency_ns since_packet until_packet",
     "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
     "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
     "begun": "connection_id channel channel_epoch consumer_tag publishes",

@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp010 import layout as ly
 from amqpscope.dissector.protocols.amqp010.state import UNFINISHED, Frame, Message
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.rows import Columns, Made
+from amqpscope.dissector.protocols.rows import Columns, Made, asking, ends
 from amqpscope.spec import tables
 from amqpscope.spec.model import Protocol
 
@@ -58,6 +58,7 @@ class RowMaker:
 
     def __init__(self, protocol: Protocol, context: Context) -> None:
         self.compiled = context.compiled
+        self.asks = asking(protocol)
         self.show_hashes = context.bodies != "none"
         self.methods = Names([m.full_name for m in protocol.methods])
         self.segment_types = Names([SEGMENT_TYPES.get(k, "") for k in range(max(SEGMENT_TYPES) + 1)])
@@ -70,7 +71,9 @@ class RowMaker:
 
     def frames(self, rows: Ints, fields: Decoded, session: pa.Array) -> Made:
         """Return rows of `amqp010_frames`: `rows` is (Frame, n), `fields` the arguments of operations completed."""
-        return Made("amqp010_frames", rows, partial(self._frames, rows, fields, session))
+        is_awaited = (rows[Frame.TYPE] != ly.CONTROL) | self.asks[rows[Frame.METHOD]]
+        after = ends(rows, rows[Frame.POS] + rows[Frame.SIZE], is_awaited)
+        return Made("amqp010_frames", rows, partial(self._frames, rows, fields, session), ends=after)
 
     def messages(self, messages: Messages) -> Made:
         """Return rows of `messages`."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.protocols import state
-from amqpscope.dissector.protocols.state import Place
+from amqpscope.dissector.protocols.state import AnyFrame, Place
 
 DESYNCHRONISED = -2
 """An offset of a span which says that its length is one of these, for all that is under way in this direction."""
@@ -55,7 +55,7 @@ class Sender(Matrix):
     BODY = column("1: the last frame was a body's, of which nothing but its head says where it ends")
 
 
-class Frame(Place):
+class Frame(AnyFrame):
     """Frames, one column each."""
 
     TYPE = column("type of the segment, or PROTOCOL_HEADER")

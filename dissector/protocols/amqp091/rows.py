@@ -17,7 +17,7 @@ from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.amqp091 import layout as ly
 from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
-from amqpscope.dissector.protocols.rows import Columns, Made
+from amqpscope.dissector.protocols.rows import Columns, Made, asking, ends
 from amqpscope.spec.model import Protocol
 
 HEADER_BYTES = 12
@@ -57,6 +57,7 @@ class RowMaker:
         self.protocol = registry.shown_name(version)
         self.show_hashes = bodies != "none"
         self.methods = Names([m.full_name for m in protocol.methods])
+        self.asks = asking(protocol)
         self.frame_types = Names([FRAME_TYPES.get(k, "") for k in range(max(FRAME_TYPES) + 1)])
         self.kinds = Names([ly.KINDS.get(k, "") for k in range(max(ly.KINDS) + 1)])
         self.arguments = Plan.of_methods(protocol, only=MESSAGE_ARGUMENTS)
@@ -72,7 +73,9 @@ class RowMaker:
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
         """Return rows of `amqp091_frames`: `rows` is (Frame, n), `fields` the methods' arguments."""
-        return Made("amqp091_frames", rows, partial(self._frames, rows, fields))
+        is_content = (rows[Frame.TYPE] == ly.HEADER) | (rows[Frame.TYPE] == ly.BODY)
+        after = ends(rows, rows[Frame.POS] + rows[Frame.SIZE], is_content | self.asks[rows[Frame.METHOD]])
+        return Made("amqp091_frames", rows, partial(self._frames, rows, fields), ends=after)
 
     def messages(self, messages: Messages) -> Made:
         """Return rows of `messages`."""

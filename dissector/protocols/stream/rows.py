@@ -10,7 +10,7 @@ from amqpscope.dissector.fields.columns import repeated, spread
 from amqpscope.dissector.fields.decoding import Decoded
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.protocols.registry import Context
-from amqpscope.dissector.protocols.rows import Columns, Faults, Made
+from amqpscope.dissector.protocols.rows import Columns, Faults, Made, asking, ends
 from amqpscope.dissector.protocols.stream import layout as sl
 from amqpscope.dissector.protocols.stream.messages import StreamMessages, faults_of
 from amqpscope.dissector.protocols.stream.state import FAULTS, Frame
@@ -22,13 +22,15 @@ class RowMaker:
 
     def __init__(self, protocol: Protocol, context: Context) -> None:
         self.compiled = context.compiled
+        self.asks = asking(protocol, "publish")
         self.show_hashes = context.bodies != "none"
         self.commands = array([m.name for m in protocol.methods], pa.string())
         self.answers = np.array([m.class_id == 1 for m in protocol.methods], np.bool_)
 
     def frames(self, rows: Ints, fields: Decoded) -> Made:
         """Return rows of `stream_frames`: `rows` is (Frame, n), `fields` those of the commands."""
-        return Made("stream_frames", rows, partial(self._frames, rows, fields))
+        after = ends(rows, rows[Frame.POS] + rows[Frame.SIZE], self.asks[rows[Frame.LAYOUT]])
+        return Made("stream_frames", rows, partial(self._frames, rows, fields), ends=after)
 
     def messages(self, messages: StreamMessages) -> Made:
         """Return rows of `messages`."""

@@ -28,6 +28,7 @@ from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
+from amqpscope.pipelines.model.event_rows import ACKED
 from amqpscope.pipelines.model.events import EV, MESSAGES, Events
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
@@ -58,13 +59,14 @@ class Confirms(Remembers):
         MESSAGES: Needs(
             ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
             ("publish", "return"),
+            asks=("publish",),
         ),
     }
     _COLUMNS = (
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
-        "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by",
+        "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by", ACKED,
     )  # fmt: skip
-    VERSION = 6
+    VERSION = 7
     STATE = ("conn", "gaps", "channels", "ledger", "returns", "waiting", "answers")
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
 
@@ -178,6 +180,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
             "reply_code": known(out[:, OUT.CODE]),
             "latency_ns": latency(sent, heard, timed),
             "records": 1,
+            "request_acked_ts_ns": publishes[ACKED],
         },
         count,
     )

@@ -25,6 +25,7 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.ends import COLUMNS, ended, latency
+from amqpscope.pipelines.model.event_rows import ACKED
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Waiting
@@ -73,14 +74,16 @@ class Settlements(Remembers):
         CONNECTIONS: Needs(("rtt_ns",)),
         FRAMES: Needs(("queue", "consumer_tag", "requeue", "prefetch_count", "global"), _METHODS),
         MESSAGES: Needs(
-            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack"), ("deliver", "get")
+            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack"),
+            ("deliver", "get"),
+            asks=("deliver", "get"),
         ),
     }
     _COLUMNS = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
-        "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished",
+        "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished", ACKED,
     )  # fmt: skip
-    VERSION = 5
+    VERSION = 6
     _STORES = ("deliveries", "answers", "queues", "filled", "turned")
     STATE = ("conn", "gaps", "channels", "ledger", "consumers", "transactions", "prefetch", "opened", *_STORES)
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
@@ -239,6 +242,7 @@ class Settlements(Remembers):
                 "multiple": _flag(out[:, OUT.MULTIPLE]),
                 "requeue": _flag(out[:, OUT.REQUEUE]),
                 "latency_ns": latency(sent, answers["ts_ns"], timed),
+                "request_acked_ts_ns": rows[ACKED],
             },
             len(out),
         )
