@@ -8,7 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from amqpscope.dashboards.tables import Tables, locate
+import pyarrow as pa
+
+from amqpscope.dashboards.tables import FRAMES, Tables, locate
 from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
 
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 
 QUICK = "lz4"
 """Compression of tables that are read once."""
+SHOWN = {
+    "captures": None,
+    "connections": None,
+    "anomalies": None,
+    **dict.fromkeys(FRAMES, ("connection_id",)),
+    "messages": ("kind", "body_size", "is_partial", "publish_seq_unsure"),
+}
+"""Tables of the dissection that pages read, and the columns that they need: of frames the rows are counted."""
 
 
 class MixedError(Error, ValueError):
@@ -76,7 +86,7 @@ def of_captures(reading: Reading, folder: Path, captures: Sequence[Known] = (), 
         reading: the pass over the captures.
         folder: an empty one.
         captures: what they are known by.
-        keeps_tables: whether tables of the dissection are, besides statistics.
+        keeps_tables: whether what pages show of the dissection is, besides statistics.
 
     Raises:
         CaptureError: a capture cannot be read.
@@ -92,6 +102,11 @@ def of_captures(reading: Reading, folder: Path, captures: Sequence[Known] = (), 
         local.analyze_captures(reading, statistics, {}, relations=())
         return Tables(None, statistics)
     note = {MADE_FROM: marks(captures)}
-    with Output(str(tables), schemas(reading.options.protocol), compression=QUICK, note=note) as dissected:
+    declared = schemas(reading.options.protocol)
+    shown = {
+        name: pa.schema([field for field in declared[name] if columns is None or field.name in columns])
+        for name, columns in SHOWN.items()
+    }
+    with Output(str(tables), shown, compression=QUICK, note=note) as dissected:
         local.analyze_captures(reading, statistics, {}, dissected=dissected, relations=())
     return Tables(tables, statistics)

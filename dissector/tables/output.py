@@ -101,7 +101,8 @@ class Output:
 
     Args:
         folder: created if it does not exist; refused if it holds anything but an earlier output.
-        schemas: the schemas of all tables; a table without rows has a part, too.
+        schemas: the schemas of all tables, or of some, with some of their columns: others are left out. A table without
+            rows has a part, too.
         form: `parquet` or `arrow` (IPC files).
         compression: compression of Parquet.
         note: content of the note, besides whether the output is complete.
@@ -149,9 +150,12 @@ class Output:
             self._place(self._workers.result(self._work.popleft()))
 
     def _place(self, rows: "list[Row]") -> None:
-        for name, batch in rows:
+        for name, whole in rows:
+            table = self._tables.get(name)
+            if table is None:
+                continue
+            batch = whole if whole.num_columns == len(table.schema) else whole.select(table.schema.names)
             self.rows[name] += batch.num_rows
-            table = self._tables[name]
             table.waiting.append(batch)
             table.rows += batch.num_rows
             # `nbytes` takes ten times as long; columns of nulls share memory, which counts for no batch

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import amqpscope
 from amqpscope import spec
 from amqpscope.dashboards import page, relations, theme
 from amqpscope.dashboards.command import Report
@@ -218,6 +219,16 @@ def test_the_command_writes_the_same_page_again_and_nothing_else(shop: Tables, s
     assert run(str(shop.analyzed), str(shop.dissected), "-o", str(out)) == 0
     assert [p.name for p in tmp_path.iterdir()] == ["out.html"]
     assert out.read_text(encoding="utf-8") == shop_page
+
+
+@pytest.mark.parametrize("stem", ["demo", "stream_chunks"])
+def test_the_page_of_a_capture_is_that_of_its_tables(stem: str, tmp_path: Path) -> None:
+    """Of a capture nothing is written that no page shows."""
+    capture = Path(__file__).parents[1] / "captures" / f"{stem}.pcap"
+    tables = amqpscope.dissect(capture, tmp_path / "tables")
+    amqpscope.analyze(tables, tmp_path / "tables" / "statistics")
+    made = [amqpscope.report(source, tmp_path / name) for source, name in ((capture, "a.html"), (tables, "b.html"))]
+    assert len({"".join(re.findall("<body.*", each.read_text(), re.DOTALL)) for each in made}) == 1
 
 
 def test_pipes_and_links_are_written_through(tmp_path: Path) -> None:
