@@ -13,7 +13,7 @@ from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import database
 from amqpscope.pipelines.relations.texts import tables_of, texts
 from amqpscope.spec.findings import load
-from tests.pipelines.analyzed import findings, related, walked
+from tests.pipelines.analyzed import findings, related, statistics, walked
 from tests.pipelines.scenario import arrow_table
 from tests.tickets import FOLDER as TICKETS
 
@@ -495,3 +495,31 @@ def test_deliveries_behind_blocks_are_counted() -> None:
     }
     (row,) = [row for row in findings(tables) if row["code"] == "cnx-pubcon"]
     assert (row["count"], row["first_packet"], row["last_packet"]) == (4, 2, 39)
+
+
+# ------------------------------------------------------------------------------------- consumers that are too slow
+
+
+SLOW = "consumer warehouse-1 is too slow: takes 21/s{}, prefetch 4 full 92 % of the time; queue warehouse grew by 359"
+
+
+@pytest.mark.parametrize(
+    ("left", "deliveries", "texts"),
+    [(359, 20, [SLOW.format(" of 48/s")]), (359, 2000, [SLOW.format("")]), (90, 20, [])],
+)
+def test_where_equal_messages_hide_how_long_they_waited_the_queue_tells(
+    left: int, deliveries: int, texts: list[str]
+) -> None:
+    """Several consumers share what comes in: its rate is not that of one."""
+    with database.connect() as connection:
+        tables = statistics("demo")
+        queues = tables["queues"]
+        of = queues["queue"].to_pylist().index("warehouse")
+        known = {name: queues[name].to_pylist() for name in ("wait_max_ns", "wait_min_ns", "left_over", "outs")}
+        for name, value in zip(known, (None, None, left, max(known["outs"][of], deliveries)), strict=True):
+            known[name][of] = value
+        for name, rows in (tables | {"queues": changed(queues, **known)}).items():
+            database.keep(connection, name, rows)
+        rules = [rule for rule in load() if rule.code == "con-slow"]
+        made = evaluate(partial(database.rows, connection), rules)["findings"].to_pylist()
+    assert [row["text"] for row in made] == texts
