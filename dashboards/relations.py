@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dissector.places import Place, readable
 from amqpscope.pipelines.folder import parts
+from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute
 from amqpscope.spec.findings import Rule
 
@@ -32,10 +33,17 @@ SHOWN = (
 
 
 def written(folder: Place, name: str, columns: Sequence[str] | None = None) -> list[Row]:
-    """Return the rows of a small table that `analyze` wrote; none where it did not."""
+    """Return the rows of a small table that `analyze` wrote; none where it did not.
+
+    Columns that an earlier format lacks are null.
+    """
+    wanted = [field for field in schema(name) if columns is None or field.name in columns]
     read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in parts(folder, name)]
-    found: list[Row] = _in_order(name, pa.concat_tables(read, promote_options="default")).to_pylist() if read else []
-    return found
+    if not read:
+        return []
+    found = pa.concat_tables([pa.schema(wanted).empty_table(), *read], promote_options="default")
+    rows: list[Row] = _in_order(name, found).to_pylist()
+    return rows
 
 
 def _in_order(name: str, rows: pa.Table) -> pa.Table:

@@ -1,15 +1,18 @@
 """The first screen of the page: what the rules found, by party, or what could not be judged."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import amqpscope
 from amqpscope.dashboards import findings, first_screen, overview, page
 from amqpscope.dashboards.overview import First
 from amqpscope.dashboards.section import Finding
-from amqpscope.dashboards.tables import Tables
+from amqpscope.dashboards.tables import NOTE, Tables
 from amqpscope.dissector.cli.program import main
 from tests.dashboards import synthetic
 
@@ -60,6 +63,20 @@ def test_findings_about_one_thing_are_listed_below_the_first() -> None:
     assert (made.such, [each.packet for each in made.others]) == ("49 more such, 20 of them here", [*range(29, 9, -1)])
     assert [each.advice for each in made.others[:2]] == ["stop", ""] and not any(each.such for each in made.others)
     assert findings.finding(other).such == findings.finding(unknown).such == ""
+
+
+def test_findings_of_an_earlier_format_are_things_of_their_own(
+    demo: Tables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert demo.analyzed is not None
+    folder = Path(shutil.copytree(str(demo.analyzed), tmp_path / "statistics"))
+    (part,) = (folder / "findings").glob("*.parquet")
+    pq.write_table(pq.read_table(part).drop_columns(["thing", "such"]), part)
+    note = folder / NOTE
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"format": 5}))
+    assert main(["summary", str(folder)]) == 0
+    assert "refused 56 of 96" in capsys.readouterr().out
+    assert [each.such for each in listed(first(Tables(None, folder)))] == [""] * len(listed(first(demo)))
 
 
 def test_numbers_that_are_zero_have_no_box(demo: Tables) -> None:
