@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
+from amqpscope.pipelines import memory
 
 if TYPE_CHECKING:
     import duckdb
@@ -26,9 +26,6 @@ MEMORY = 256_000_000
 """Bytes of memory beyond which DuckDB writes to temporary files."""
 MEMORY_PER_ROW = 20
 """The same for each row of statistics, where that is more: not all that joins and windows keep can go to files."""
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-OF_THIS_PROCESS = Path("/proc/self/cgroup")
-"""Its control groups, of both versions: lines such as `0::/user.slice` and `4:memory:/docker/1f9c`."""
 THREADS = 2
 SAFE = (
     "set python_enable_replacements = false",
@@ -62,27 +59,6 @@ class MemoryLimitError(Error):
     """Relations or rules need more memory than they may take; the message is one line that says what to do."""
 
 
-def memory_of_machine() -> int:
-    """Return the bytes of memory of this machine, or of the control group of this process where that has less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30]
-    for file in _limits():
-        with suppress(OSError, ValueError):  # it is not there, or says max
-            found.append(int(file.read_text(encoding="ascii")))
-    return min(found)
-
-
-def _limits() -> Iterator[Path]:
-    """Yield files that may say how many bytes a group, or one around it, may have; a container sees its own as root."""
-    with suppress(OSError):
-        for line in OF_THIS_PROCESS.read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers in ("", "memory"):
-                base = CONTROL_GROUPS / controllers
-                group = base / path.lstrip("/")
-                name = "memory.limit_in_bytes" if controllers else "memory.max"
-                yield from (each / name for each in (group, *group.parents) if each.is_relative_to(base))
-
-
 @contextmanager
 def connect(folder: Path | None = None, rows: int = FEW) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a database in memory that loads no extension, keeps its settings, and reads files of one folder at most.
@@ -98,7 +74,7 @@ def connect(folder: Path | None = None, rows: int = FEW) -> Iterator[duckdb.Duck
     """
     import duckdb  # noqa: PLC0415 - loaded by those who compute relations
 
-    limit = max(MEMORY, min(MEMORY_PER_ROW * rows, memory_of_machine() // 2)) // 1_000_000
+    limit = max(MEMORY, min(MEMORY_PER_ROW * rows, memory.of_machine() // 2)) // 1_000_000
     with tempfile.TemporaryDirectory(prefix="amqpscope-") as spilled:
         settings: dict[str, Any] = {
             "memory_limit": f"{limit}MB",

@@ -20,7 +20,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from amqpscope.errors import Error, reason
-from amqpscope.pipelines.relations.database import memory_of_machine
+from amqpscope.pipelines import memory
 from amqpscope.pipelines.spark import executors, versions
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -277,11 +277,11 @@ def _addresses(master: str | None) -> list[str]:
 def _local(small: bool) -> dict[str, str]:
     """Return settings for one machine: nothing listens to the outside, and the memory is a part of what there is."""
     cores = os.cpu_count() or 1
-    memory = memory_of_machine() // 2**20
+    megabytes = memory.of_machine() // 2**20
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": f"{min(max(memory // 4, 1024), 8192)}m",
+        "spark.driver.memory": f"{min(max(megabytes // 4, 1024), 8192)}m",
         "spark.sql.shuffle.partitions": str(4 * cores),
     } | (_SMALL if small else {})
 

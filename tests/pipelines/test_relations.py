@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqpscope.pipelines import memory
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.pipelines.relations import compute, database, routes
 from amqpscope.pipelines.relations.texts import MADE, SOURCES, begins_with, needed, read_by_rules, tables_of, texts
@@ -517,7 +518,7 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_grows_with_rows_to_half_of_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "memory_of_machine", lambda: 4_000_000_000)
+    monkeypatch.setattr(memory, "of_machine", lambda: 4_000_000_000)
     for rows, expected in ((0, 244.1), (10**7, 244.1), (3 * 10**7, 572.2)):
         with database.connect(rows=rows) as connection:
             ((found,),) = connection.execute("select current_setting('memory_limit')").fetchall()
@@ -538,13 +539,13 @@ def test_memory_grows_with_rows_to_half_of_the_machines(monkeypatch: pytest.Monk
 def test_a_control_group_has_the_memory_that_it_says(
     group: str, file: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_machine = database.memory_of_machine()
+    of_machine = memory.of_machine()
     (tmp_path / "groups" / file).parent.mkdir(parents=True)
     (tmp_path / "groups" / file).write_text(f"{said}\n")
     (tmp_path / "own").write_text(group)
-    monkeypatch.setattr(database, "CONTROL_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(database, "OF_THIS_PROCESS", tmp_path / "own")
-    assert database.memory_of_machine() == (123_000_000 if said == "123000000" else of_machine)
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory, "OF_THIS_PROCESS", tmp_path / "own")
+    assert memory.of_machine() == (123_000_000 if said == "123000000" else of_machine)
 
 
 ENDLESS = """
