@@ -165,7 +165,7 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     room = len(str(min(len(worse), MOST_FINDINGS))) + 1
     for number, (row, *_) in enumerate(worse[:MOST_FINDINGS], 1):
         head = f"{number:<{room}}{row['party'].upper():8} "
-        body = _said(row) + _packets(row, len(data["captures"]) > 1)
+        body = _text_of(row) + _packets(row, len(data["captures"]) > 1)
         wrapped = textwrap.wrap(body, width, initial_indent=head, subsequent_indent=" " * len(head))
         wrapped[0] = ink(head.rstrip(), row["severity"]) + wrapped[0][len(head.rstrip()) :]
         lines += [line.replace(_TIED, " ") for line in wrapped]
@@ -176,7 +176,7 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
         said = calm(data["rules"]) if data["connections"] else f"Nothing to judge{yet}: no connection was decoded."
         lines += textwrap.wrap(said, width)
     for row, *_ in notes:
-        lines += textwrap.wrap(f"- {_said(row)}", width, subsequent_indent="  ")
+        lines += textwrap.wrap(f"- {_text_of(row)}", width, subsequent_indent="  ")
     network = data["network"]
     if data["connections"] and not any(row["party"] == "network" for row, *_ in worse) and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
@@ -188,7 +188,7 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     return "\n".join(lines)
 
 
-def _said(row: Row) -> str:
+def _text_of(row: Row) -> str:
     """Return the text of a finding, and how many more are about the same thing."""
     return f"{clean(row['text'])} ({such(row)})" if row["such"] else clean(row["text"])
 

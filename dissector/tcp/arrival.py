@@ -96,7 +96,7 @@ def take(
         if direction[other, Direction.STARTED]:
             observe_ack(batch, i, flows, out, slot, side, needs)
         acknowledge(batch, i, flows, row, other, needs)
-        if direction[other, Direction.ACKED] > direction[other, Direction.TOLD] and conn[slot, Conn.UNSETTLED] == 0:
+        if direction[other, Direction.ACKED] > direction[other, Direction.REPORTED] and conn[slot, Conn.UNSETTLED] == 0:
             note_ack(flows, out, slot, 1 - side, at)
     if flags & (SYN | RST) == 0 and direction[row, Direction.STARTED] == STARTED_HERE:
         probe(direction, row, position(direction, row, first_byte(batch, i)), batch.length[i])
@@ -248,7 +248,7 @@ def note_ack(flows: Flows, out: Results, slot: int, side: int, at: At) -> None:
     acks[Ack.POS, n] = direction[row, Direction.ACKED]
     acks[Ack.READ, n] = direction[row, Direction.POS]
     acks[Ack.PACKET, n], acks[Ack.TS, n], acks[Ack.CAPTURE, n] = at
-    direction[row, Direction.TOLD] = direction[row, Direction.ACKED]
+    direction[row, Direction.REPORTED] = direction[row, Direction.ACKED]
     out.counts[Count.ACKS] = n + 1
 
 

@@ -126,7 +126,7 @@ class Direction(Matrix):
     POS = column("position of the next byte in the stream")
     TOP = column("position after the highest byte seen")
     ACKED = column("position up to which the other side has acknowledged")
-    TOLD = column("the same as results have it; -1: no acknowledgement was among them", empty=-1)
+    REPORTED = column("the same as results have it; -1: no acknowledgement was among them", empty=-1)
     ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
     ACK_POS = column("position up to which that acknowledged, where bytes before it are missing")
     ACK_SEEN = column("number of that segment")

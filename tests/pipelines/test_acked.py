@@ -69,7 +69,7 @@ def test_recordings_against_plain_loops(stem: str) -> None:
 
 
 class Talk(Tape):
-    """A connection whose server acknowledges when it is told to."""
+    """A connection whose server acknowledges where a test asks it to."""
 
     def begin(self) -> Talk:
         self.play([*handshake(), *opening(1), *opening(2), (CLIENT, method(commands.Confirm.Select()))])
