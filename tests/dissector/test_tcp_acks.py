@@ -209,27 +209,29 @@ def test_what_was_sent_before_the_other_side_was_seen_has_no_time() -> None:
     assert made and made[0][3] > 2
 
 
-def test_a_frame_waits_for_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNACKED_BYTES", 1000)
+def crowded() -> tuple[Tape, int, int]:
+    """Twenty publishes that one segment acknowledges; the number of the last frame before, and of rows."""
     tape, n = begun()
-    before = acks(tape)
+    before = len(acks(tape))
     for _ in range(20):
         tape.send(CLIENT, b"".join(publish(b"x" * 100)))
     tape.segment(SERVER)
-    (row,) = acks(tape)[len(before) :]
+    return tape, n, before
+
+
+def test_a_frame_waits_for_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNACKED_BYTES", 1000)
+    tape, n, before = crowded()
+    (row,) = acks(tape)[before:]
     assert row[2:] == (n + 59, len(tape.packets)) and n + 30 < row[1] < n + 59
 
 
 def test_frames_of_the_process_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(limits, "UNACKED", 10)
-    tape, _ = begun()
-    before = acks(tape)
-    for _ in range(20):
-        tape.send(CLIENT, b"".join(publish(b"x" * 100)))
-    tape.segment(SERVER)
+    tape, _, before = crowded()
     (tmp_path / "a.pcap").write_bytes(pcap(tape.packets, ns=True))
     made = dissect(tmp_path / "a.pcap", batch_bytes=300)
-    assert made["tcp_acks"].num_rows <= len(before) + 1
+    assert made["tcp_acks"].num_rows <= before + 1
     assert "limit-reached" in {row["code"] for row in rows(made["anomalies"])}
 
 
