@@ -32,7 +32,7 @@ _RANK = (FIRES, NOT_MEASURABLE, CLEAR, NOT_APPLICABLE)
 MOST = 100
 """Findings of one rule at most; the rest is counted in its state."""
 MOST_COMPARED = 10_000
-"""Findings of one rule that are told apart by what they say."""
+"""Findings of one rule that are compared with each other by their texts."""
 _LONGEST = 300
 """Characters of a value in a text: names come from the wire."""
 
@@ -61,11 +61,11 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
         rows = [row for row in _run(select, rule, rule.sql) if row.get("count")] if can_fire else []
         if rows:
             rows.sort(key=_weight)
-            things = Counter(_thing(rule, row) for row in rows[:MOST_COMPARED])
-            for row in rows[:MOST]:
+            things = [_thing(rule, row) for row in rows[:MOST_COMPARED]]
+            counts = Counter(things)
+            for row, thing in zip(rows[:MOST], things, strict=False):
                 made = _finding(rule, row)
-                thing = _thing(rule, row)
-                made["such"] = things[thing] - 1
+                made["such"] = counts[thing] - 1
                 found.append((_order(rule, made["severity"], place), (rule.code, *thing), made))
             more = len(rows) - MOST
             state, reason = FIRES, f"{more} more" if more > 0 else None

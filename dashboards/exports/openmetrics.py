@@ -112,8 +112,9 @@ def _labels(**given: str) -> str:
 def _distinct(value: str) -> str:
     """Return a name as people read it; one that is cut or spelled otherwise has a number that tells it from others."""
     text = units.visible(value, 200)
-    number = hashlib.blake2s(value.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return text if text == value else f"{text} #{number}"
+    if text == value:
+        return text
+    return f"{text} #{hashlib.blake2s(value.encode('utf-8', 'surrogatepass'), digest_size=4).hexdigest()}"
 
 
 def _seconds(ns: int) -> str:
