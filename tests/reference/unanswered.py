@@ -33,10 +33,12 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     again = [at for at, frame in enumerate(frames) if at > following and frame.does in (OPENS, IS_OPEN)]
     reopened = again[0] if again and frames[again[0]].does == IS_OPEN else len(frames)
     of_channel = [at for at in range(opened + 1, following) if frames[at].does == CLOSES]
+    anew = [at for at in range(min(of_channel, default=following), following) if frames[at].does == IS_OPEN]
+    reopened = min([reopened, *anew])  # behind a close of this epoch: the frame that opens the next one is missing
     of_all = [at for at, frame in enumerate(frames) if frame.does == CLOSES_ALL]
     for close in _first(frames, of_channel):
         missed = [begins for begins, behind in _gaps(frames, from_client=True) if behind > close][:1]
-        if close < asked and missed and missed[0] < asked:
+        if close < asked and (close < reopened < asked or (missed and missed[0] < asked)):
             return "gap", asked  # the channel was opened again in it
     heard = [at for at in (*of_channel, *of_all) if at < asked and frames[at].from_client != by_client]
     if heard:
