@@ -17,8 +17,8 @@ been lost in the window (`lost`). A correlation id makes contents differ enough.
 
 Where connections have several homes (`homes`), each sub-key is stored for its home and for all of them (scopes): a
 delivery asks for publishes of its home and of unknown ones; it asks for all where its own home is unknown, or where
-headers say that it comes from afar. It is ambiguous too if the one publish has another broker, or another exchange or
-routing key, and no header says why.
+headers say that it comes from afar. It is ambiguous too if the one publish has another broker, another body, or another
+exchange or routing key, and no header says why: a client that was not captured may publish with the same id.
 
 A delivery that is repeated has its attempt: as the broker counts it (quorum queues), else one more than was seen of its
 publish, divided by the queues that first deliveries show.
@@ -143,7 +143,7 @@ class Transits:
     def take_out(self) -> bytes:
         """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
-        state = pack("transits", 3, parts)
+        state = pack("transits", 4, parts)
         self._clear()
         return state
 
@@ -153,7 +153,7 @@ class Transits:
         Raises:
             ValueError: the bytes are the state of something else.
         """
-        parts = unpack("transits", 3, state)
+        parts = unpack("transits", 4, state)
         self.state = parts["state"]
         self.captures = {name: number for number, name in enumerate(parts["captures"])}
         self._fill(parts["slots"])
@@ -248,5 +248,5 @@ FROM = ("consumer", "frame_no")
 _NUMBERS = {
     ROW.KEY: "key", ROW.KIND: "key_kind", ROW.TRACE: "trace", ROW.CONTENT: "content", ROW.IS_DELIVERY: "is_delivery",
     ROW.TS: "ts_ns", ROW.UNFINISHED: "unfinished", ROW.CONNECTION: "connection_id", ROW.FRAME: "frame_no",
-    ROW.PACKET: "packet", ROW.PLACE: "place", ROW.MOVED: "moved", ROW.RETURNS: "returns",
+    ROW.PACKET: "packet", ROW.PLACE: "place", ROW.BODY: "body", ROW.MOVED: "moved", ROW.RETURNS: "returns",
 }  # fmt: skip
