@@ -47,7 +47,7 @@ class CaptureSummary:
         info: metadata of its file; complete at the end of the file.
         segments: number of packets with TCP.
         others: number of packets without.
-        fragments: number of these that are fragments of IP packets.
+        fragments: number of packets that are fragments of IP packets, those that complete one as well.
         counts: number of packets with a problem, by its code.
     """
 
@@ -247,7 +247,7 @@ class CapturePass:
             for report in owner.dissector.reports:
                 seen.segments += report.tcp
                 seen.others += report.packets - report.tcp
-                seen.fragments += report.parts
+                seen.fragments += report.fragments
                 seen.counts.update(report.counts)
                 problems += report.problems
             owner.dissector.reports.clear()

@@ -87,12 +87,13 @@ class PacketDecoder:
         columns = batch.data, batch.offset, batch.caplen, batch.length, batch.link
         segments = segments.cut(slice(kernels.call(read_packets, compiled, *columns, segments, outcome)))
         rare = np.flatnonzero(outcome == RARE)
-        wrong: list[Problem] = []
+        report = PacketReport(size)
         if len(rare):
-            segments = self._with_rare(batch, segments, outcome, rare, wrong, point)
+            segments = self._with_rare(batch, segments, outcome, rare, report, point)
         segments.ts_ns[:], segments.packet[:] = batch.ts_ns[segments.row], batch.packet[segments.row]
         segments.capture[:] = batch.capture
-        return segments, self._report(batch, outcome, segments, wrong)
+        self._complete(report, batch, outcome, segments)
+        return segments, report
 
     def take_out(self) -> bytes:
         """Take out the fragments of all capture points, and how much was listed."""
@@ -126,9 +127,9 @@ class PacketDecoder:
         return found
 
     def _with_rare(
-        self, batch: PacketBatch, segments: SegmentBatch, outcome: Ints, rare: Ints, wrong: list[Problem], point: int
+        self, batch: PacketBatch, segments: SegmentBatch, outcome: Ints, rare: Ints, report: PacketReport, point: int
     ) -> SegmentBatch:
-        """Read the marked packets one by one, and insert their segments in packet order."""
+        """Read the marked packets one by one, and insert their segments in packet order; report on fragments."""
         from amqpscope.dissector.packets.layers import locate  # noqa: PLC0415 - dpkt takes longer to load than most captures to read
 
         buffer = Buffer(batch.data, batch.used)
@@ -138,10 +139,11 @@ class PacketDecoder:
             link, length, runs = int(batch.link[i]), int(batch.length[i]), [(0, size)]
             number = int(batch.packet[i])
             found = locate(bytes(buffer.data[start : start + size]), link, length)
+            report.fragments += isinstance(found, Fragment)
             while isinstance(found, Fragment):
                 fragments = self._fragments_of(point)
                 whole = fragments.add(found, int(batch.ts_ns[i]), number)
-                wrong += [Problem(code, number, None, detail) for code, detail in fragments.problems]
+                report.problems += [Problem(code, number, None, detail) for code, detail in fragments.problems]
                 fragments.problems.clear()
                 if whole is None:
                     found = PART
@@ -163,9 +165,10 @@ class PacketDecoder:
         merged = SegmentBatch.joined([segments, *more])
         return merged.cut(np.argsort(merged.row, kind="stable"))
 
-    def _report(self, batch: PacketBatch, outcome: Ints, segments: SegmentBatch, wrong: list[Problem]) -> PacketReport:
-        tcp, other, parts = (int(np.count_nonzero(outcome == kind)) for kind in (TCP, OTHER, PART))
-        report = PacketReport(len(outcome), tcp, other, parts)
+    def _complete(self, report: PacketReport, batch: PacketBatch, outcome: Ints, segments: SegmentBatch) -> None:
+        """Complete a report on the packets of a batch, of which only fragments were reported."""
+        report.tcp, report.other, report.parts = (int(np.count_nonzero(outcome == kind)) for kind in (TCP, OTHER, PART))
+        wrong, report.problems = report.problems, []
         for problem in wrong:
             report.counts[problem.code] = report.counts.get(problem.code, 0) + 1
             if self._listed[batch.capture, problem.code] < MAX_PROBLEMS:
@@ -178,7 +181,6 @@ class PacketDecoder:
                 report.problems.append(Problem(code, int(batch.packet[i]), None, text))
                 self._listed[batch.capture, code] += 1
         report.problems.sort(key=lambda problem: problem.packet)
-        return report
 
     def _problems(self, outcome: Ints, segments: SegmentBatch) -> Iterator[tuple[str, Ints, str]]:
         """Yield the code, the packets' indexes and the text of each kind of problem."""

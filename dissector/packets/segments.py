@@ -86,7 +86,8 @@ class PacketReport:
         packets: number of all packets.
         tcp: number of packets with a TCP segment.
         other: number of packets that are intact, but not TCP.
-        parts: number of fragments of IP packets, without those that completed a packet.
+        fragments: number of fragments of IP packets.
+        parts: number of these that did not complete a packet.
         counts: number of problems by code.
         problems: one for each packet with a problem; the decoder lists only the first ones of each code.
     """
@@ -94,6 +95,7 @@ class PacketReport:
     packets: int = 0
     tcp: int = 0
     other: int = 0
+    fragments: int = 0
     parts: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)

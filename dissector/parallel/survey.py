@@ -62,7 +62,7 @@ class Survey:
 
     @property
     def fragments(self) -> int:
-        """Number of packets that are fragments of IP packets."""
+        """Number of packets that are fragments of IP packets, those that complete one as well."""
         return self.summary.fragments if self.summary else 0
 
 

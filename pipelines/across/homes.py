@@ -74,9 +74,18 @@ class Homes:
         """Return the homes and the brokers (int64) of connections; UNKNOWN, and 0, for unknown ones."""
         if not self.several:
             return np.zeros(len(connections), np.int64), np.zeros(len(connections), np.int64)
-        at = np.minimum(np.searchsorted(self._connections, connections), len(self._connections) - 1)
-        found = self._connections[at] == connections
-        return np.where(found, self._home[at], UNKNOWN), np.where(found, self._broker[at], 0)
+        return self._numbers(self._home, connections), self._numbers(self._broker, connections)
+
+    def _numbers(self, numbers: Any, connections: Any) -> Any:
+        if not len(numbers):
+            return np.zeros(len(connections), np.int64)
+        at = np.minimum(np.searchsorted(self._connections, connections), len(numbers) - 1)
+        return np.where(self._connections[at] == connections, numbers[at], 0)
+
+    def half_known(self, some: Any, others: Any) -> Any:
+        """Return where (bool) of exactly one of two connections it is known in which virtual host it is."""
+        known = [self._numbers(self._home, connections) != UNKNOWN for connections in (some, others)]
+        return (known[0] != known[1]) & (some != others)
 
     def doubted(self, connections: Any) -> tuple[Any, Any]:
         """Return the same, but UNSURE homes where the broker has several virtual hosts."""

@@ -51,12 +51,14 @@ KEYED = pa.schema(
         pa.field("moved", pa.int8(), nullable=False),
         pa.field("returns", pa.int64()),
         pa.field("consumer", pa.int64(), nullable=False),
+        pa.field("body", pa.int64(), nullable=False),
     ]
 )
 """Rows of publishes and deliveries. Digests are 0 where a message has none; `ts_ns` is NO_TIME where it is null;
 `correlated`: there is a correlation id. `place` is the digest of exchange and routing key, where both are known;
 `moved` says whether headers allow another; `returns`: how often a quorum queue took it back (x-delivery-count);
-`consumer` is the digest of what it was delivered to (`consumed.consumers`)."""
+`consumer` is the digest of what it was delivered to (`consumed.consumers`), `body` that of its body, where brokers pass
+it on as it is."""
 STAYED, ELSEWHERE, FROM_AFAR = range(3)
 """Of `moved`: at its place; perhaps at another (dead-lettered, CC, BCC); perhaps at another broker or virtual host."""
 DELIVERIES = ("deliver", "get")
@@ -101,10 +103,11 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
             messages["unfinished"].fill_null(False),
             pc.fill_null(pc.not_equal(messages["correlation_id"].cast(pa.string()), ""), False),
             *(messages[name] for name in KEYED.names[8:16]),
-            pa.array(_places(messages, compiled)),
+            pa.array(place := _places(messages, compiled)),
             _moved(messages["headers"]),
             _returns(messages),
             pa.array(consumers(messages, compiled)),
+            pa.array(_bodies(messages, place, compiled)),
         ],
         schema=KEYED,
     )
@@ -127,6 +130,16 @@ def _places(messages: pa.Table, compiled: bool | None) -> Any:
     """Return digests (int64) of exchange and routing key, 0 unless both are known: those of streams are null."""
     found = combined([messages["exchange"], messages["routing_key"]], compiled)
     found[pc.or_(messages["exchange"].is_null(), messages["routing_key"].is_null()).to_numpy()] = 0
+    return found
+
+
+def _bodies(messages: pa.Table, places: Any, compiled: bool | None) -> Any:
+    """Return digests (int64) of bodies, 0 unless these and the places are known.
+
+    Where messages have no exchange and key, their bodies have sections, which brokers may write anew.
+    """
+    found = combined([messages["body_size"], messages["body_hash"]], compiled)
+    found[messages["body_hash"].is_null().to_numpy() | (places == 0)] = 0
     return found
 
 

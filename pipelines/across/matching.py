@@ -31,6 +31,7 @@ class Row(NamedTuple):
     PACKET: int
     CAPTURE: int  # number of its name
     PLACE: int  # of `keyed`; 0 for unknown
+    BODY: int  # of `keyed`; 0 for unknown
     MOVED: int  # of `keyed`
     BROKER: int  # of `Homes`; 0 for unknown
     HOME: int  # of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known
@@ -51,6 +52,7 @@ class Slot(NamedTuple):
     PACKET: int
     CAPTURE: int
     PLACE: int
+    BODY: int
     MOVED: int
     BROKER: int
     HOME: int
@@ -223,7 +225,7 @@ def only_publish(rows: Array, i: int, sub_key: int, slots: Array, state: Array) 
 
 @kernel
 def may_come(rows: Array, i: int, slots: Array, at: int) -> bool:
-    """Return whether a delivery may be of a publish: same home and place as far as known, or headers say why not."""
+    """Return whether a delivery may be of a publish: home, body and place agree as far as known, or headers say why."""
     if rows[i, ROW.MOVED] == FROM_AFAR:
         return True
     is_unsure = rows[i, ROW.HOME] == UNSURE or slots[at, SLOT.HOME] == UNSURE
@@ -232,6 +234,10 @@ def may_come(rows: Array, i: int, slots: Array, at: int) -> bool:
     here = rows[i, ROW.BROKER]
     there = slots[at, SLOT.BROKER]
     if here != 0 and there != 0 and here != there:
+        return False
+    body = rows[i, ROW.BODY]
+    sent = slots[at, SLOT.BODY]
+    if body != 0 and sent != 0 and body != sent:
         return False
     if rows[i, ROW.MOVED] != STAYED or slots[at, SLOT.MOVED] != STAYED:
         return True

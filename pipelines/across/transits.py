@@ -13,12 +13,13 @@ stores its latest publish and the time of the one before:
     known         in the window       in the window       asks the next kind
 
 A delivery is ambiguous if no kind is left; and if only its content is that of a publish, while an equal one may have
-been lost in the window (`lost`). A correlation id makes contents differ enough.
+been lost in the window (`lost`), or lie in another virtual host, as that of one of both connections is not known. A
+correlation id makes contents differ enough.
 
 Where connections have several homes (`homes`), each sub-key is stored for its home and for all of them (scopes): a
 delivery asks for publishes of its home and of unknown ones; it asks for all where its own home is unknown, or where
-headers say that it comes from afar. It is ambiguous too if the one publish has another broker, or another exchange or
-routing key, and no header says why.
+headers say that it comes from afar. It is ambiguous too if the one publish has another broker, another body, or another
+exchange or routing key, and no header says why: a client that was not captured may publish with the same id.
 
 A delivery that is repeated has its attempt: as the broker counts it (quorum queues), else one more than was seen of its
 publish, divided by the queues that first deliveries show.
@@ -99,7 +100,7 @@ class Transits:
         if window_ns < 0 or limit < 1:
             raise ValueError("the window and the limit must be positive")
         self.compiled = compiled
-        self.lost, self.queues = lost, queues
+        self.lost, self.queues, self.known_homes = lost, queues, homes
         self.homes = homes if homes and homes.several else None
         self.state = np.zeros(len(STATE), np.int64)
         self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
@@ -143,7 +144,7 @@ class Transits:
     def take_out(self) -> bytes:
         """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
-        state = pack("transits", 3, parts)
+        state = pack("transits", 4, parts)
         self._clear()
         return state
 
@@ -153,7 +154,7 @@ class Transits:
         Raises:
             ValueError: the bytes are the state of something else.
         """
-        parts = unpack("transits", 3, state)
+        parts = unpack("transits", 4, state)
         self.state = parts["state"]
         self.captures = {name: number for number, name in enumerate(parts["captures"])}
         self._fill(parts["slots"])
@@ -204,14 +205,20 @@ class Transits:
         return pa.chunked_array([pa.array(found, pa.int64()).take(encoded.indices)])
 
     def _doubt(self, deliveries: pa.Table, matches: Any) -> None:
-        """Remove matches by content where an equal publish may have been lost."""
+        """Remove matches by content where an equal publish may have been lost, or lie in another virtual host."""
         by_content = (matches[:, MATCH.KIND] == CONTENT) & ~deliveries["correlated"].to_numpy()
-        if not self.lost or not by_content.any():
+        if not by_content.any():
             return
         rows = deliveries.filter(pa.array(by_content))
-        until = rows["ts_ns"].to_numpy()
-        since = until - self.state[STATE.WINDOW]
-        doubted = np.flatnonzero(by_content)[self.lost.may_lack(places(rows, self.compiled), since, until)]
+        may_be_others = np.zeros(len(rows), bool)
+        if self.lost:
+            until = rows["ts_ns"].to_numpy()
+            since = until - self.state[STATE.WINDOW]
+            may_be_others |= self.lost.may_lack(places(rows, self.compiled), since, until)
+        if self.known_homes:
+            ends = rows["connection_id"].fill_null(-1).to_numpy(), matches[by_content, MATCH.CONNECTION]
+            may_be_others |= self.known_homes.half_known(*ends)
+        doubted = np.flatnonzero(by_content)[may_be_others]
         matches[doubted, MATCH.KIND] = KINDS
         matches[doubted, MATCH.TS : MATCH.ATTEMPT] = -1
 
@@ -248,5 +255,5 @@ FROM = ("consumer", "frame_no")
 _NUMBERS = {
     ROW.KEY: "key", ROW.KIND: "key_kind", ROW.TRACE: "trace", ROW.CONTENT: "content", ROW.IS_DELIVERY: "is_delivery",
     ROW.TS: "ts_ns", ROW.UNFINISHED: "unfinished", ROW.CONNECTION: "connection_id", ROW.FRAME: "frame_no",
-    ROW.PACKET: "packet", ROW.PLACE: "place", ROW.MOVED: "moved", ROW.RETURNS: "returns",
+    ROW.PACKET: "packet", ROW.PLACE: "place", ROW.BODY: "body", ROW.MOVED: "moved", ROW.RETURNS: "returns",
 }  # fmt: skip

@@ -15,6 +15,7 @@ Two causes are found here: connection.blocked and channel.flow. What an event do
 | channel.close, or channel.open anew  | those of the channel end                                                   |
 | connection.close                     | all end; later frames begin none                                           |
 | one of these that refuses flows, 540 | those of the other side that were not accepted were none: they have no row |
+|                                      | (what is cut off of it may say so)                                         |
 | connection.close, of the client      | its own flows that were not accepted were none: they have no row           |
 | gap, of either side                  | all end, when is unknown: what would end them may lie there                |
 | frame of which nothing is known      | those of its channel end, when is unknown (channel 0: of the connection)   |
@@ -175,7 +176,10 @@ class FlowControl(StepWalk):
         at = at[np.isin(connection[at], waiting)]
         some, rows = events.only(at), matrix[at]
         own = [some.ints({FRAMES: name}) for name in ("reply_code", "class_id", "method_id")]
-        refuses = np.all([column == value for column, value in zip(own, REFUSAL, strict=True)], axis=0)
+        unread = rows[:, EV.PARTIAL] == 1
+        refuses = np.all(
+            [(column == value) | (unread & (column < 0)) for column, value in zip(own, REFUSAL, strict=True)], axis=0
+        )
         closed = rows[:, EV.NUMBER]
         columns = (
             *rows[:, (EV.WHAT, EV.FROM_CLIENT, EV.CHANNEL, EV.EPOCH, EV.TS)].T,

@@ -39,7 +39,7 @@ class Account(NamedTuple):
     CLIENT_CLOSE: int
     SERVER_CLOSE_TS: int
     CLIENT_CLOSE_TS: int
-    REOPENED: int  # number of the channel.open-ok of the next epoch
+    REOPENED: int  # number of the channel.open-ok of the next epoch, or behind a close of this one
     REOPENED_TS: int
 
 

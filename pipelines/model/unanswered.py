@@ -1,9 +1,11 @@
 """Why nobody answered: one rule for all that asks for an answer, whatever the protocol.
 
-What is sent behind the other side's close is discarded. All else is outstanding until its end: the first close of its
-scope (a channel epoch, a session) or of the connection, by either side; or the connection's silence. Where the
-answering side has a gap that begins before this end, the answer may have been in it; also behind the end, where that is
-a client's own close: clients acknowledge what came before also after that.
+What is sent behind the other side's close is discarded; closes may be answered even so, where the capture may lack it.
+All else is outstanding until its end: the first close of its scope (a channel epoch, a session) or of the connection,
+by either side; or the connection's silence. Where the answering side has a gap that begins before this end, the answer
+may have been in it; also behind the end, where that is a client's own close: clients acknowledge what came before also
+after that. Nor does a client's close end what it asked where the capture ends before the server says more: it answers
+in order.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ ANSWERED, CAPTURE_END, GAP, EVICTED, CHANNEL_CLOSE, CONNECTION_CLOSE, DISCARDED,
 NEVER = 1 << 62
 Scope = tuple[int, int, int, int, int, int]
 """The server's first close of a scope and the client's (frames), their times, the server's frame by which it is open
-anew, its time; -1: none."""
+anew (behind a close of its own only where the client's is missing that opens it), its time; -1: none."""
 WHOLE: Scope = (-1, -1, -1, -1, -1, -1)
 """The scope of what only the end of the connection ends."""
 Lost = tuple[int, int, int]
@@ -85,22 +87,27 @@ def unanswered(
         closes: 1 for a close: others that cross it do not end its wait.
     """
     end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
-    heard, heard_ts, own_end = NEVER, -1, False
+    heard, heard_ts, own_end, unheard = NEVER, -1, False, False
     for each in range(4):
         who, whole = each % 2, each // 2
         at = conn[CONN.SERVER_CLOSE + who] if whole == 1 else scope[who]
         ts = conn[CONN.SERVER_CLOSE_TS + who] if whole == 1 else scope[2 + who]
         if 0 <= at < frame:
-            if whole == 0 and may_lack(conn, gaps, CLIENT, at, frame):
+            if whole == 0 and (at < scope[4] < frame or may_lack(conn, gaps, CLIENT, at, frame)):
                 return GAP, -1  # the scope was opened again in it
             if who == side and at < heard:
                 heard, heard_ts = at, ts
         elif frame <= at < end and closes == 0:
             end, end_ts, by = at, ts, CONNECTION_CLOSE if whole == 1 else CHANNEL_CLOSE
             own_end = who == CLIENT == side
-    if heard < NEVER and not is_late(conn, gaps, side, frame):
-        return DISCARDED, heard_ts
+            unheard = who == CLIENT != side and conn[CONN.LAST_SERVER] < at
     lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
+    if unheard and silenced_by(conn) == CAPTURE_END:
+        end_ts, by = conn[CONN.SILENCE_TS], CAPTURE_END
+    silent = by != CONNECTION_CLOSE and conn[CONN.LAST_SERVER + side] < frame
+    may_follow = closes == 1 and (lost < NEVER or silent)
+    if heard < NEVER and not is_late(conn, gaps, side, frame) and not may_follow:
+        return DISCARDED, heard_ts
     if frame < scope[4] < end:
         return GAP, lost_ts if lost < scope[4] else scope[5]
     return (GAP, lost_ts) if lost < NEVER and (since < end or own_end) else (by, end_ts)

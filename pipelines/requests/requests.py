@@ -81,10 +81,15 @@ class Requests(Uncertain):
         return made
 
     def reopened(self, channel: Channel, frame: int, ts: int) -> None:
-        """Note that the server has opened a channel epoch: the one before it was closed by then."""
+        """Note that the server has opened a channel epoch: the one before is over.
+
+        So is this one where it was closed: the channel.open of the next one is missing.
+        """
         earlier = self.asked.channels.get(2 * channel.number + (channel.epoch & 1 ^ 1))
         if earlier is not None and earlier.epoch < channel.epoch and earlier.reopened < 0:
             earlier.reopened, earlier.reopened_ts = frame, ts
+        if max(channel.closes) >= 0 and channel.reopened < 0:
+            channel.reopened, channel.reopened_ts = frame, ts
 
     def leave(self, channel: Channel, frame: int) -> None:
         """End all open requests on a channel, or leave them until the side that should have answered says more."""

@@ -108,7 +108,9 @@ def walk(
             state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)
         if word == _SUBSCRIBE and events[i, EV.RESPONSE] == 1:
             row = sb.asker(subs, conn, more[i, MORE.CORRELATION])
-            if row >= 0 and more[i, MORE.CODE] >= 0 and more[i, MORE.CODE] != OK:
+            if more[i, MORE.CORRELATION] < 0:
+                sb.answer_any(subs)
+            elif row >= 0 and more[i, MORE.CODE] >= 0 and more[i, MORE.CODE] != OK:
                 sb.refuse(rows, row)
             elif row >= 0:
                 begin(rows, row, conn, gaps, written, state)

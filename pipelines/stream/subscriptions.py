@@ -5,7 +5,8 @@
 | subscribe | is requested; what the client sends under that id from here on is of the new subscription |
 | its answer, done | the new one has the id: what the server sends from here on is of it |
 | its answer, refused | the old one goes on, with the credit granted since |
-| subscribe or unsubscribe again; the end; a delivery, where a gap may hold the answer | as if it was done |
+| its answer, its correlation id cut off | it may be that of each request; an id that has one has no balance |
+| subscribe or unsubscribe again; the end; a delivery, where a gap or a cut may hold the answer | as if it was done |
 
 Nothing else ends a subscription: chunks may still follow an unsubscribe.
 """
@@ -104,8 +105,20 @@ def asker(subscriptions: Subscriptions, conn: Array, correlation: int) -> int:
 
 
 @kernel
+def answer_any(subscriptions: Subscriptions) -> None:
+    """Note an answer whose correlation id was cut off: it is not known which request is done, or refused."""
+    rows, _, _, count = subscriptions
+    for row in range(count[0]):
+        if rows[row, SUB.ASKED] >= 0:
+            rows[row, SUB.ASKED_LOST] = -1
+            if rows[row, SUB.EPOCH] > 0:
+                rows[row, SUB.GAPS] = -1
+                rows[row, SUB.ASKED_GAPS] = -1
+
+
+@kernel
 def is_overdue(rows: Array, row: int, conn: Array) -> bool:
-    """Return whether a gap may hold the answer to what is requested, because the server delivers under that id."""
+    """Return whether the answer to what is requested may be lost or cut, where the server delivers under that id."""
     return rows[row, SUB.ASKED] >= 0 and conn[CONN.SERVER_GAPS] > rows[row, SUB.ASKED_LOST]
 
 

@@ -22,6 +22,7 @@ def decode(content: bytes, compiled: bool = False, batch_bytes: int = 1 << 16) -
         total.packets += report.packets
         total.tcp += report.tcp
         total.other += report.other
+        total.fragments += report.fragments
         total.parts += report.parts
         total.problems += report.problems
         for code, count in report.counts.items():

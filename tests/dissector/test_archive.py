@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from amqpscope.dissector.capture.input import CaptureError
@@ -56,6 +56,7 @@ SPANS = st.lists(st.tuples(st.integers(0, len(SESSION) - 2), st.integers(1, 60))
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spans=SPANS, parts=st.integers(1, 4), are_fragments=st.booleans(), room=st.sampled_from([1, 3000, 1 << 20]))
+@example(spans=[(0, 1), (1, 1)], parts=1, are_fragments=True, room=1)
 def test_any_overlap(spans: list[tuple[int, int]], parts: int, are_fragments: bool, room: int, tmp_path: Path) -> None:
     """Also where the fragments of a packet lie in several files."""
     packets = SESSION

@@ -47,7 +47,7 @@ def test_in_any_order_and_batches(ip, compiled, data, cuts, batch_bytes):
     found, report = decode(pcap(frames(order)), compiled, batch_bytes)
     completing = max(order.index(part) for part in parts) + 1
     assert found == [by_dpkt(ip, completing, (completing - 1) * 1000)]
-    assert (report.tcp, report.parts, report.problems) == (1, len(order) - 1, [])
+    assert (report.tcp, report.parts, report.fragments, report.problems) == (1, len(order) - 1, len(order), [])
 
 
 def test_a_first_fragment_without_the_whole_tcp_header():

@@ -17,7 +17,7 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> l
 
     With `homes` a message stays in its virtual host, as far as connections were seen to open one; a connection that was
     not may be in any of those of its server, and where these are several, that is proof for its own messages only.
-    Another exchange or routing key than it was published with needs a header that says why.
+    Another exchange or routing key than it was published with needs a header that says why; it has the same body.
     """
     contents = messages(rows)
     opened = {row["connection"]: row["args"]["virtual_host"] for row in rows if row["method"] == "connection.open"}
@@ -58,7 +58,10 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> l
 
 
 def _may_be(publish: Row, delivery: Row) -> bool:
-    """Whether a delivery is where its publish went, or a header of one of them says why it is not."""
+    """Whether a delivery is where its publish went, or a header of one of them says why it is not; with its body."""
+    bodies = [(each["body_size"], each["body_hash"]) for each in (publish, delivery) if not each["is_partial"]]
+    if len(set(bodies)) > 1:
+        return False
     moved = any({"x-death", "CC", "BCC"} & {*(message["headers"] or {})} for message in (publish, delivery))
     return moved or all(publish[name] == delivery[name] for name in ("exchange", "routing_key"))
 

@@ -33,10 +33,12 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     again = [at for at, frame in enumerate(frames) if at > following and frame.does in (OPENS, IS_OPEN)]
     reopened = again[0] if again and frames[again[0]].does == IS_OPEN else len(frames)
     of_channel = [at for at in range(opened + 1, following) if frames[at].does == CLOSES]
+    anew = [at for at in range(min(of_channel, default=following), following) if frames[at].does == IS_OPEN]
+    reopened = min([reopened, *anew])  # behind a close of this epoch: the frame that opens the next one is missing
     of_all = [at for at, frame in enumerate(frames) if frame.does == CLOSES_ALL]
     for close in _first(frames, of_channel):
         missed = [begins for begins, behind in _gaps(frames, from_client=True) if behind > close][:1]
-        if close < asked and missed and missed[0] < asked:
+        if close < asked and (close < reopened < asked or (missed and missed[0] < asked)):
             return "gap", asked  # the channel was opened again in it
     heard = [at for at in (*of_channel, *of_all) if at < asked and frames[at].from_client != by_client]
     if heard:
@@ -50,6 +52,9 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     if reopened < end:  # it was closed before, by frames that are missing
         return "gap", min([reopened, *(behind for _, behind in lost)])
     own = end < len(frames) and frames[end].does in (CLOSES, CLOSES_ALL) and not by_client and frames[end].from_client
+    last = max([at for at, frame in enumerate(frames) if not frame.from_client], default=-1)
+    if by_client and last < end < len(frames) and frames[end].from_client and silence == "capture-end":
+        why, end = silence, len(frames)  # the server answers in order: what it did not say yet, the capture lacks
     if lost and (own or lost[0][0] < end):  # clients acknowledge also after their own close
         return "gap", lost[0][1]
     return why, end if end < len(frames) else None

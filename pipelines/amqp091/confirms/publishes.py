@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close
+from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
 from amqpscope.pipelines.amqp091.frames import FRAMES
@@ -111,8 +111,10 @@ def walk(
                     let_out(entry, more[i, MORE.CODE], returns, out, state)
                 elif entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
                     rt.release(returns, entry)
-        elif word == ON_OPEN_OK or word == ON_CLOSE or word == ON_CLOSE_OK:
-            account = ch.account_of(channels, channel, epoch - 1 if word == ON_OPEN_OK else epoch)
+        elif word == ON_OPEN_OK:
+            note_open_ok(channels, events, i)
+        elif word == ON_CLOSE or word == ON_CLOSE_OK:
+            account = ch.account_of(channels, channel, epoch)
             if account < 0 and word == ON_CLOSE and channel >= 0:
                 account = opened(conn, gaps, channels, ledger, returns, out, state, channel, epoch)
                 if account < 0:

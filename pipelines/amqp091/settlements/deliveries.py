@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close
+from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
@@ -160,7 +160,8 @@ def apply_event(events: Array, more: Array, i: int, account: int, book: Book, ow
         if events[i, EV.FROM_CLIENT] == CLIENT:
             return acknowledge(events, more, i, account, book, own, result)
     elif word == ON_OPEN_OK or word == ON_CLOSE or word == ON_CLOSE_OK:
-        note_close(book[2], account, events, i)
+        if word != ON_OPEN_OK:
+            note_close(book[2], account, events, i)
         if word == ON_CLOSE_OK:  # where its close was seen, they are closed
             close_windows(account, -1, events[i, EV.TS], 0, own)
         else:
@@ -181,6 +182,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     consumers, transactions, prefetch = own
     channel, epoch = events[i, EV.CHANNEL], events[i, EV.EPOCH]
     if events[i, EV.WHAT] == ON_OPEN_OK:
+        note_open_ok(channels, events, i)
         account = ch.account_of(channels, channel, epoch - 1)
         return account if account >= 0 else -2
     account = ch.account_of(channels, channel, epoch)

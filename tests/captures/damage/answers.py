@@ -188,8 +188,8 @@ def own(
         "capture": lambda path: path and f"{number}.pcap",
         "body_hash": lambda value: None if value is None else value ^ number,
     }
-    cut = [len(packet.data) for packet in packets if packet.wire > len(packet.data)]
-    captures = {"capture": f"{number}.pcap", "snap_length": max(cut, default=None)}
+    cut = {len(packet.data) for packet in packets if packet.wire > len(packet.data)}
+    captures = {"capture": f"{number}.pcap", "snap_length": cut.pop() if len(cut) == 1 else None}
     yield "captures", pa.Table.from_pylist([captures], tables["captures"].schema)
     for name, table in tables.items():
         if name == "captures":

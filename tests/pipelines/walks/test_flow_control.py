@@ -203,6 +203,13 @@ def refused_by_the_channel_alone() -> Made:
     return c, [{"channel": 2, "end_frame_no": None}]
 
 
+def refused_by_a_close_that_is_cut() -> Made:
+    c = Connection()
+    c.client("channel.flow", active=False)
+    close(c, reply_code=540, is_partial=True)
+    return c, []
+
+
 def closed_for_something_else() -> Made:
     c = Connection()
     c.client("channel.flow", active=False)
@@ -308,6 +315,7 @@ SCENARIOS = {
         refused_on_the_second_of_two_channels,
         refused_on_another_channel,
         refused_by_the_channel_alone,
+        refused_by_a_close_that_is_cut,
         closed_for_something_else,
         a_gap,
         a_flow_after_a_gap,

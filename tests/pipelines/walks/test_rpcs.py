@@ -682,6 +682,34 @@ def test_a_channel_that_is_opened_anew():
     )
 
 
+def test_a_channel_that_was_closed_is_open_again_where_the_server_says_so():
+    """The channel.open of the next epoch is cut."""
+    c = Connection()
+    c.server("channel.close", epoch=1, reply_code=404)
+    c.client("channel.close-ok", epoch=1)
+    c.frame(True, epoch=1, frame_type="method", is_partial=True)
+    c.server("channel.open-ok", epoch=1)
+    c.client("basic.get", epoch=1)
+    c.client("connection.close", channel=0, epoch=0, reply_code=200)
+    found = {row["request"]: row["ended_by"] for row in rows_alone(c)}
+    assert found["basic.get"] == "gap"
+
+
+def test_a_close_behind_a_close_is_answered():
+    """Each side answers the close of the other one, also behind its own: this one is cut, or behind the capture."""
+    c = Connection()
+    c.client("connection.close", channel=0, epoch=0, reply_code=200)
+    c.server("connection.close", channel=0, epoch=0, reply_code=540)
+    c.frame(True, 0, 0, frame_type="method", is_partial=True)
+    assert [row["ended_by"] for row in rows_alone(c)] == ["capture-end", "gap"]
+    c = Connection()
+    c.client("connection.close", channel=0, epoch=0, reply_code=200)
+    c.server("connection.close", channel=0, epoch=0, reply_code=540)
+    assert [row["ended_by"] for row in rows_alone(c)] == ["capture-end", "capture-end"]
+    c.columns["closed_by"] = "client-fin"
+    assert [row["ended_by"] for row in rows_alone(c)] == ["connection-close", "discarded"]
+
+
 def test_what_comes_late_may_answer_a_channel_that_was_opened_twice_since():
     c = Connection()
     c.client("channel.open", epoch=1)

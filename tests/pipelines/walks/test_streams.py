@@ -803,6 +803,22 @@ def test_an_answer_that_a_gap_took_was_no_refusal():
     assert [row["stream"] for row in deliveries(tables_of(talk))] == ["t"]
 
 
+def test_an_answer_whose_correlation_id_is_cut_off_may_be_that_of_each_request():
+    talk = Talk(1)
+    talk.frame(True, "subscribe", correlation_id=1, subscription_id=3, stream="s", credit=2)
+    talk.frame(False, "subscribe", is_response=True, is_partial=True)
+    talk.frame(False, "deliver", subscription_id=3, chunk_id=0)  # 2
+    talk.frame(True, "credit", subscription_id=3, credit=1)
+    talk.frame(True, "subscribe", correlation_id=2, subscription_id=3, stream="t", credit=9)  # 4: mostly refused
+    talk.frame(False, "subscribe", is_response=True, is_partial=True)
+    talk.frame(False, "deliver", subscription_id=3, chunk_id=1)  # 6
+    rows, _ = credit(tables_of(talk))
+    assert [(row["frame_no"], row["event"], row["balance"]) for row in rows] == [
+        (0, "subscribe", 2), (2, "deliver", 1), (3, "credit", 2), (4, "subscribe", 9), (6, "deliver", None),
+    ]  # fmt: skip
+    same_in_every_manner(tables_of(talk), StreamCredit)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_subscriptions_in_every_manner(seed):
     chance = random.Random(seed)

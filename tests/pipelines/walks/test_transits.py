@@ -59,6 +59,21 @@ SCENARIOS: dict[str, tuple[list[Row], list[Row], Expected]] = {
         [{"message_id": "n", "body_hash": 2}, {"message_id": "n", "body_hash": 4}, {"message_id": "", "body_hash": 3}],
         [("content", 1), ("ambiguous", None), ("content", 2)],
     ),
+    "a message id used again by a client that was not captured": (
+        [
+            {"message_id": "again-1", "body_hash": 1},
+            {"message_id": "again-2", "body_hash": None},
+            {"message_id": "again-3"},
+        ],
+        [
+            {"message_id": "again-1", "body_hash": 2},
+            {"message_id": "again-1", "body_hash": 1, "body_size": 7},
+            {"message_id": "again-2", "body_hash": 3},
+            {"message_id": "again-3", "body_hash": 4, "routing_key": None},
+            {"message_id": "again-1", "body_hash": 2, "headers": '{"x-received-from":[]}'},
+        ],
+        [("ambiguous", None), ("ambiguous", None), ("message-id", 1), ("message-id", 2), ("message-id", 0)],
+    ),
     "by trace": (
         [{"trace_id": "t", "span_id": "1"}, {"trace_id": "t", "span_id": "2"}, {"trace_id": "u"}],
         [{"trace_id": "t", "span_id": "2"}, {"trace_id": "v", "span_id": "1"}],
@@ -261,7 +276,8 @@ def expected(rows: list[Row], window_ns: int) -> list[tuple[int, str, int | None
         for how, value in kinds(row):
             alike = [other for other in near if (how, value) in kinds(other)]
             if len(alike) == 1:
-                match = (how, alike[0]["frame_no"])
+                if None in (bodies := {each["body_hash"] for each in (row, alike[0])}) or len(bodies) == 1:
+                    match = (how, alike[0]["frame_no"])
                 break
         found.append((row["frame_no"], *match))
     return found
