@@ -87,6 +87,14 @@ class Client:
             self._drain(0.05)
         return channel not in self.refused
 
+    def transact(self, channel: int = 1) -> None:
+        """Have what is published wait for a commit."""
+        self.channels[channel].tx_select()
+
+    def commit(self, channel: int = 1) -> None:
+        """End a transaction, and wait for that."""
+        self.channels[channel].tx_commit()
+
     def qos(self, count: int, channel: int = 1) -> None:
         """Set the prefetch."""
         self.channels[channel].basic_qos(0, count, False)

@@ -50,6 +50,8 @@ class Client
   end
 
   def wait(g) = of(g).wait_for_confirms
+  def transact(g) = (of(g).tx_select; nil)
+  def commit(g) = (of(g).tx_commit; nil)
   def qos(g) = (of(g).basic_qos(g["count"]); nil)
 
   def consume(g)

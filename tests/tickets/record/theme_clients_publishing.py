@@ -145,6 +145,94 @@ def room_for_all(play: Play) -> None:
     _keeping(play, 100)
 
 
+def _expiring(play: Play, ttl_ms: int) -> None:
+    """Thirty alerts that live so long; a pager takes 50 ms for each."""
+    with play.sniff():
+        client = play.client("alerts")
+        client.channel_open(confirms=True)
+        client.declare(queue=play.name, arguments={"x-message-ttl": ttl_ms})
+        worker = play.worker("pager", prefetch=1)
+        client.publish(key=play.name, body="alert", repeat=30)
+        client.wait()
+        while taken := worker.take(seconds=0.5):
+            time.sleep(0.05)
+            worker.ack(tag=taken["tag"])
+        worker.close()
+        client.close()
+
+
+@tickets(*ALL)
+def expires_unseen(play: Play) -> None:
+    """They live for 0.2 s."""
+    _expiring(play, 200)
+
+
+@tickets(*ALL)
+def lives_long(play: Play) -> None:
+    """They live for a minute."""
+    _expiring(play, 60_000)
+
+
+def _committing(play: Play, each: int) -> None:
+    with far_broker() as far, play.sniff(interface="shaky"):
+        client = play.client("ledger", host=far)
+        client.channel_open()
+        client.declare(queue=play.name)
+        client.transact()
+        for _ in range(25):
+            client.publish(key=play.name, body="entry", repeat=each)
+            client.commit()
+        client.close()
+
+
+@tickets("amqp", "bunny")
+def commits_each(play: Play) -> None:
+    """A transaction for each message, 40 ms away."""
+    _committing(play, 1)
+
+
+@tickets("amqp", "bunny")
+def commits_many(play: Play) -> None:
+    """One for ten messages."""
+    _committing(play, 10)
+
+
+def _fanning(play: Play, readers: int) -> None:
+    """Two queues get the same messages."""
+    with play.sniff():
+        client = play.client("events")
+        client.channel_open(confirms=True)
+        client.exchange(exchange=play.name, kind="fanout")
+        workers = []
+        for place, name in enumerate(("search", "audit")):
+            client.declare(queue=f"{play.name}_{name}")
+            client.bind(queue=f"{play.name}_{name}", exchange=play.name, key="")
+            if place < readers:
+                worker = play.client(name)
+                worker.channel_open()
+                worker.consume(queue=f"{play.name}_{name}", tag=name)
+                workers.append(worker)
+        client.publish(exchange=play.name, key="", body="event", repeat=25)
+        client.wait()
+        for worker in workers:
+            while taken := worker.take(seconds=0.3):
+                worker.ack(tag=taken["tag"])
+            worker.close()
+        client.close()
+
+
+@tickets(*ALL)
+def one_reads(play: Play) -> None:
+    """Nobody consumes from one of them."""
+    _fanning(play, 1)
+
+
+@tickets(*ALL)
+def both_read(play: Play) -> None:
+    """Both have a consumer."""
+    _fanning(play, 2)
+
+
 def _answering(play: Play, patient: bool) -> None:
     """A page asks with a queue of its own for the answer, three times; each answer takes 0.3 s."""
     with play.sniff():
