@@ -82,11 +82,9 @@ def endpoints(tables: Tables, ids: Iterable[int | None]) -> Endpoints:
     """Look up some connections: by statistics, which have the names of clients, or by what was dissected."""
     wanted = {i for i in ids if i is not None}
     columns = ["connection_id", "client_ip", "client_port", "server_ip", "server_port", "protocol"]
-    known = {
-        row["connection_id"]: row
-        for row in relations.rows(tables, "endpoints", [*columns, "client", "connection_name"])
-        if row["connection_id"] in wanted
-    }
+    named = [*columns, "client", "connection_name"]
+    found = relations.rows(tables, "endpoints", named, ("connection_id", wanted)) if wanted else []
+    known = {row["connection_id"]: row for row in found}
     if wanted - known.keys():
         asked = pc.field("connection_id").isin(pa.array(sorted(wanted - known.keys()), pa.int64()))
         for batch in tables.scan("connections", columns, asked):

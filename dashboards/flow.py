@@ -137,7 +137,7 @@ def _text(messages: int, span: float) -> str:
 
 
 def _span(tables: Tables) -> float:
-    rates = [row["ts_ns"] for row in relations.rows(tables, "rates") if row["grouping"] == "all"]
+    rates = [row["ts_ns"] for row in relations.rows(tables, "rates", ["ts_ns"], ("grouping", ["all"]))]
     return max((max(rates) - min(rates)) / units.SECOND, 1.0) if rates else 1.0
 
 

@@ -85,7 +85,7 @@ def query(tables: Tables, findings: Iterable[Row] = ()) -> Overview | None:
         tables: the statistics.
         findings: those to shade.
     """
-    rates = sorted((r for r in relations.rows(tables, "rates") if r["grouping"] == "all"), key=lambda r: r["ts_ns"])
+    rates = sorted(relations.rows(tables, "rates", where=("grouping", ["all"])), key=lambda r: r["ts_ns"])
     if not rates:
         return None
     width = rates[0]["width_ns"]
@@ -256,8 +256,8 @@ def _waits(tables: Tables, low: int, x: Scale, queues: Sequence[Row]) -> Lane | 
 
 def _unacked(tables: Tables, low: int, high: int, colours: dict[str, str]) -> Lane | None:
     rows: dict[tuple[Any, ...], list[Row]] = {}
-    for row in relations.rows(tables, "occupancy"):
-        if row["level"] == "unacked" and row["ts_ns"] is not None:
+    for row in relations.rows(tables, "occupancy", where=("level", ["unacked"])):
+        if row["ts_ns"] is not None:
             rows.setdefault(_identity(row), []).append(row)
     if not rows:
         return None

@@ -106,7 +106,7 @@ def _sentence(row: Row, before: str = "") -> str:
 
 def numbers(tables: Tables, rows: Sequence[Row]) -> list[Reading]:
     """Return the row of numbers: rates, latencies, what was refused, returned, rejected, lost."""
-    everything = [row for row in relations.rows(tables, "rates") if row["grouping"] == "all"]
+    everything = relations.rows(tables, "rates", where=("grouping", ["all"]))
     ends = relations.rows(tables, "endpoints", ["first_ts_ns", "last_ts_ns", "lost_bytes"])
     known = [row for row in ends if row["first_ts_ns"] is not None and row["last_ts_ns"] is not None]
     first, last = (

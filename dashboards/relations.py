@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amqpscope.dashboards.tables import Tables
@@ -16,6 +17,8 @@ from amqpscope.pipelines.relations import compute
 from amqpscope.spec.findings import Rule
 
 Row = dict[str, Any]
+Where = tuple[str, Collection[Any]]
+"""A column, and the values that it has in the rows that are asked for."""
 SHOWN = (
     "findings",
     "rules",
@@ -32,18 +35,30 @@ SHOWN = (
 """Those that a page shows; where one is lacking all that are lacking are computed together."""
 
 
-def written(folder: Place, name: str, columns: Sequence[str] | None = None) -> list[Row]:
+def written(folder: Place, name: str, columns: Sequence[str] | None = None, where: Where | None = None) -> list[Row]:
     """Return the rows of a small table that `analyze` wrote; none where it did not.
 
     Columns that an earlier format lacks are null.
     """
-    wanted = [field for field in schema(name) if columns is None or field.name in columns]
-    read = [pq.read_table(readable(path), columns=list(columns) if columns else None) for path in parts(folder, name)]
+    asked = {*(columns or schema(name).names), *(where[:1] if where else ())}
+    wanted = pa.schema([field for field in schema(name) if field.name in asked])
+    read = [pq.read_table(readable(path), columns=wanted.names if columns else None) for path in parts(folder, name)]
     if not read:
         return []
-    found = pa.concat_tables([pa.schema(wanted).empty_table(), *read], promote_options="default")
-    rows: list[Row] = _in_order(name, found).to_pylist()
-    return rows
+    found = pa.concat_tables([wanted.empty_table(), *read], promote_options="default")
+    return _made(_in_order(name, _those(found, where)), columns)
+
+
+def _those(rows: pa.Table, where: Where | None) -> pa.Table:
+    if where is None:
+        return rows
+    column, values = where
+    return rows.filter(pc.is_in(rows[column], pa.array(list(values), rows.schema.field(column).type)))
+
+
+def _made(rows: pa.Table, columns: Sequence[str] | None) -> list[Row]:
+    made: list[Row] = (rows.select(list(columns)) if columns else rows).to_pylist()
+    return made
 
 
 def _in_order(name: str, rows: pa.Table) -> pa.Table:
@@ -53,8 +68,14 @@ def _in_order(name: str, rows: pa.Table) -> pa.Table:
     return rows.sort_by([(column, "ascending") for column in rows.column_names])
 
 
-def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> list[Row]:
+def rows(tables: Tables, name: str, columns: Sequence[str] | None = None, where: Where | None = None) -> list[Row]:
     """Return the rows of a table that follows from statistics; none where there are no statistics.
+
+    Args:
+        tables: the statistics.
+        name: of the table.
+        columns: those that are asked for; None: all.
+        where: which rows are; None: all.
 
     Raises:
         ReadError: a table cannot be read.
@@ -64,9 +85,8 @@ def rows(tables: Tables, name: str, columns: Sequence[str] | None = None) -> lis
     if name not in tables.computed and name in compute.NAMES and not parts(tables.analyzed, name):
         prepare(tables, [*SHOWN, name])
     if name not in tables.computed:
-        return written(tables.analyzed, name, columns)
-    found: list[Row] = tables.computed[name].to_pylist()
-    return found
+        return written(tables.analyzed, name, columns, where)
+    return _made(_those(tables.computed[name], where), columns)
 
 
 def prepare(tables: Tables, names: Sequence[str], rules: Sequence[Rule] | None = None) -> None:

@@ -44,6 +44,9 @@ from amqpscope.dissector.tcp.vantage import (
     take_elsewhere,
 )
 
+COPIED_LATE_NS = 2_000_000_000
+"""Time after the beginning of a connection within which a SYN of one before it is a copy that comes late."""
+
 
 @kernel
 def reassemble(batch: SegmentBatch, begin: int, most: int, data: Array, flows: Flows, out: Results) -> int:
@@ -200,9 +203,10 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
             return False
     elif not is_answer and begins(batch, i, flows, slot, side):
         return False
+    is_of_earlier = is_known(flows, identity(facts, slot, isn, 0))
     if conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]]:
-        return True
+        return not is_of_earlier or batch.ts_ns[i] > conn[slot, Conn.FIRST_TS] + COPIED_LATE_NS
     # Another capture point may see the next connection before ours sees the end of this one, and an earlier one later.
-    if is_known(flows, identity(facts, slot, isn, 0)):
+    if is_of_earlier:
         return False
     return closed(conn, slot) != 0 or is_silent(conn, slot, batch.ts_ns[i])

@@ -4,7 +4,8 @@ What is sent behind the other side's close is discarded; closes may be answered 
 All else is outstanding until its end: the first close of its scope (a channel epoch, a session) or of the connection,
 by either side; or the connection's silence. Where the answering side has a gap that begins before this end, the answer
 may have been in it; also behind the end, where that is a client's own close: clients acknowledge what came before also
-after that.
+after that. Nor does a client's close end what it asked where the capture ends before the server says more: it answers
+in order.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def unanswered(
         closes: 1 for a close: others that cross it do not end its wait.
     """
     end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
-    heard, heard_ts, own_end = NEVER, -1, False
+    heard, heard_ts, own_end, unheard = NEVER, -1, False, False
     for each in range(4):
         who, whole = each % 2, each // 2
         at = conn[CONN.SERVER_CLOSE + who] if whole == 1 else scope[who]
@@ -99,7 +100,10 @@ def unanswered(
         elif frame <= at < end and closes == 0:
             end, end_ts, by = at, ts, CONNECTION_CLOSE if whole == 1 else CHANNEL_CLOSE
             own_end = who == CLIENT == side
+            unheard = who == CLIENT != side and conn[CONN.LAST_SERVER] < at
     lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
+    if unheard and silenced_by(conn) == CAPTURE_END:
+        end_ts, by = conn[CONN.SILENCE_TS], CAPTURE_END
     silent = by != CONNECTION_CLOSE and conn[CONN.LAST_SERVER + side] < frame
     may_follow = closes == 1 and (lost < NEVER or silent)
     if heard < NEVER and not is_late(conn, gaps, side, frame) and not may_follow:

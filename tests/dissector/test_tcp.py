@@ -73,6 +73,17 @@ def test_a_port_used_again_is_a_new_connection() -> None:
     assert len({row["connection_id"] for row in found}) == 2
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_copies_of_the_connection_before_that_come_late_begin_none(closed: bool) -> None:
+    first = Tape().play([*BEGIN, (CLIENT, published())]).end()
+    second = Tape(isn=(10_000_000, 20_000_000), start_ns=later(first)).play([*BEGIN, (CLIENT, published())])
+    if closed:
+        second.end()
+    copies = [replace(packet, ts_ns=packet.ts_ns + SECOND) for packet in first.packets]
+    found = connections([*first.packets, *second.packets, *copies])
+    assert [(row["frames"], row["messages"], row["lost_bytes"]) for row in found] == [(12, 1, 0)] * 2
+
+
 def test_a_port_used_again_is_a_new_connection_also_without_its_syn() -> None:
     first = Tape().play(BEGIN).end(RST)
     second = Tape(isn=(77, 88), start_ns=later(first)).play([*BEGIN, (CLIENT, published())]).end()
@@ -269,10 +280,9 @@ def test_rows_depend_on_the_segments_alone(segments: list[tuple[int, ...]], batc
 def test_what_is_met_again_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "IDENTITIES", 256)
     packets = []
-    for number in range(900):
-        tape = Tape(syn=False, isn=(number // 3 * 1000, 1), start_ns=T0 + number * STEP)
-        tape.segment(CLIENT, seq=tape.isn[0], flags=SYN)
-        tape.segment(CLIENT, seq=5, flags=SYN)  # the one between
+    for number in range(1800):  # so far apart that they are no copies which come late
+        tape = Tape(syn=False, start_ns=T0 + number * 3 * SECOND)
+        tape.segment(CLIENT, seq=5 if number % 2 else number // 6 * 1000, flags=SYN)  # 5: the one between
         packets += tape.packets
     found = connections(packets)
     assert len(found) == len({row["connection_id"] for row in found}) == 1800

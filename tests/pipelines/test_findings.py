@@ -604,6 +604,32 @@ def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
         assert analyzed(packets, tmp_path, "net-retrans") == []
 
 
+def test_names_that_the_broker_makes_up_are_one_thing() -> None:
+    row = {"client": "page", "queue": "amq.gen-Xa1"}
+    assert filled("{client}: {queue}", row) == "page: amq.gen-Xa1"
+    assert filled("{client}: {queue}", row, figures=False) == "page: #"
+
+
+def probed(times: int) -> list[Packet]:
+    """Twenty publishes of 600 bytes, some of which are sent again after 4 ms."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    for place in range(20):
+        data, seq = b"".join(publish(body=b"x" * 600)), tape.next[CLIENT]
+        tape.send(CLIENT, data)
+        at(tape, 0.004)
+        if place < times:
+            tape.segment(CLIENT, data, seq=seq)
+        at(tape, 0.1)
+    return tape.packets
+
+
+def test_a_packet_or_two_sent_again_are_no_sign_of_loss(tmp_path: Path) -> None:
+    """A machine that is busy acknowledges late, and the kernel probes."""
+    assert analyzed(probed(2), tmp_path, "net-retrans") == []
+    (row,) = analyzed(probed(3), tmp_path, "net-retrans")
+    assert "3 times: the network loses packets" in row["text"]
+
+
 def one_at_a_time(times: int, held: int, lost: bool = False) -> list[Packet]:
     """Publishes, each confirmed after 20 ms and waited for; some in two writes, of which the second one is held."""
     tape = Tape().play([*handshake(), *opening(1)])

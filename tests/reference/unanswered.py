@@ -52,6 +52,9 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     if reopened < end:  # it was closed before, by frames that are missing
         return "gap", min([reopened, *(behind for _, behind in lost)])
     own = end < len(frames) and frames[end].does in (CLOSES, CLOSES_ALL) and not by_client and frames[end].from_client
+    last = max([at for at, frame in enumerate(frames) if not frame.from_client], default=-1)
+    if by_client and last < end < len(frames) and frames[end].from_client and silence == "capture-end":
+        why, end = silence, len(frames)  # the server answers in order: what it did not say yet, the capture lacks
     if lost and (own or lost[0][0] < end):  # clients acknowledge also after their own close
         return "gap", lost[0][1]
     return why, end if end < len(frames) else None

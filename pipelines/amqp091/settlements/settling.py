@@ -71,7 +71,7 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     if flag == 0:
         slot = lg.slot_of(ledger, account, number)
         if slot < 0:
-            if conn[CONN.SERVER_GAPS] == 0 and ends[account, CHAN.MISTAKE] == 0:
+            if ends[account, CHAN.MISTAKE] == 0 and was_never_delivered(number, account, book):
                 ends[account, CHAN.MISTAKE] = events[i, EV.ORDER]
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return NEEDS_ACTS
@@ -96,6 +96,16 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
             return NEEDS_ACTS
         slot = following
     return DONE
+
+
+@kernel
+def was_never_delivered(number: int, account: int, book: Book) -> bool:
+    """Return whether a tag that is not outstanding was certainly not delivered: no gap of the server may hold it."""
+    conn, gaps, channels, ledger = book
+    last = channels[0][account, ACC.LAST]
+    newest = lg.slot_of(ledger, account, last) if number > last else -1
+    since = ledger[1][newest, SL.FRAME] if newest >= 0 else -1  # gaps before it may hold smaller tags
+    return cn.first_gap(conn, gaps, SERVER, since) < 0
 
 
 @kernel

@@ -477,6 +477,17 @@ def closed_for_a_mistake_perhaps() -> tuple[Connection, list[dict[str, Any]]]:
     return c, [{"outcome": "ack"}, {"outcome": "ack"}, unsure, unsure, {"outcome": "ack"}, {"outcome": "ack"}]
 
 
+def closed_for_a_mistake_perhaps_behind_a_gap() -> tuple[Connection, list[dict[str, Any]]]:
+    """A larger tag than one delivered behind the first gap does not lie in that."""
+    c = up(Connection())
+    c.lose(from_client=False)
+    c.deliver(4)
+    c.ack(9, client=True)
+    gap = c.lose(from_client=False)
+    c.ack(4, client=True)
+    return c, [{"outcome": "none", "ended_by": "gap", "end_ts_ns": gap * TICK}]
+
+
 def lost_after_its_own_close() -> tuple[Connection, list[dict[str, Any]]]:
     """Clients acknowledge also after they closed."""
     c = up(Connection(closed_by="client-close"))
@@ -538,6 +549,7 @@ SCENARIOS = {
         opened_again_in_a_gap,
         closed_unseen,
         closed_for_a_mistake_perhaps,
+        closed_for_a_mistake_perhaps_behind_a_gap,
         lost_after_its_own_close,
         of_a_consumer_that_may_not_acknowledge,
         cut_at_the_end,

@@ -91,6 +91,97 @@ def mistyped_key(play: Play) -> None:
         client.close()
 
 
+def _binding(play: Play, bound: str) -> None:
+    """A shop publishes with the key `orders.created`, not mandatory, while a mailer consumes."""
+    with play.sniff():
+        client = play.publisher("shop")
+        client.exchange(exchange=f"{play.name}_events", kind="topic")
+        client.bind(queue=play.name, exchange=f"{play.name}_events", key=bound)
+        worker = play.worker("mailer", prefetch=10)
+        client.publish(exchange=f"{play.name}_events", key="orders.created", repeat=15)
+        client.wait()
+        while taken := worker.take(seconds=0.3):
+            worker.ack(tag=taken["tag"])
+        worker.close()
+        client.close()
+
+
+@tickets(*ALL)
+def fits_no_binding(play: Play) -> None:
+    """The queue is bound with a key that is spelt in another way."""
+    _binding(play, "order.created")
+
+
+@tickets(*ALL)
+def fits_a_binding(play: Play) -> None:
+    """It is bound with a pattern."""
+    _binding(play, "orders.*")
+
+
+def _keeping(play: Play, limit: int) -> None:
+    """Forty messages for a dashboard, which consumes once they are there."""
+    with play.sniff():
+        client = play.client("telemetry")
+        client.channel_open(confirms=True)
+        client.declare(queue=play.name, arguments={"x-max-length": limit})
+        client.publish(key=play.name, body="21.5", repeat=40)
+        client.wait()
+        worker = play.worker("dashboard", prefetch=5)
+        while taken := worker.take(seconds=0.3):
+            worker.ack(tag=taken["tag"])
+        worker.close()
+        client.close()
+
+
+@tickets(*ALL)
+def drops_oldest(play: Play) -> None:
+    """The queue keeps ten, and drops the oldest."""
+    _keeping(play, 10)
+
+
+@tickets(*ALL)
+def room_for_all(play: Play) -> None:
+    """It keeps a hundred."""
+    _keeping(play, 100)
+
+
+def _answering(play: Play, patient: bool) -> None:
+    """A page asks with a queue of its own for the answer, three times; each answer takes 0.3 s."""
+    with play.sniff():
+        worker = play.publisher("quotes")
+        worker.consume(queue=play.name, tag="quotes")
+        for number in range(3):
+            client, answers = play.client("page"), f"amq_answers_{number}"
+            client.channel_open()
+            client.declare(queue=answers, exclusive=True, durable=False)
+            client.publish(key=play.name, properties={"reply_to": answers, "correlation_id": f"quote {number}"})
+            taken = worker.take()
+            if not patient:
+                client.close()
+            time.sleep(0.3)
+            worker.publish(
+                key=taken["reply_to"], properties={"correlation_id": taken["correlation_id"]}, mandatory=True
+            )
+            worker.wait()
+            worker.ack(tag=taken["tag"])
+            if patient:
+                client.get(queue=answers, no_ack=True)
+                client.close()
+        worker.close()
+
+
+@tickets(*ALL)
+def answers_to_nobody(play: Play) -> None:
+    """The page is gone before the answer."""
+    _answering(play, patient=False)
+
+
+@tickets(*ALL)
+def answers_waited_for(play: Play) -> None:
+    """It waits."""
+    _answering(play, patient=True)
+
+
 def _hanging(play: Play, stops: bool) -> None:
     """A quorum queue that does not answer; the capture ends before it does, or at once."""
     with play.sniff() as sniffer:
