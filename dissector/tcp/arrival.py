@@ -60,10 +60,11 @@ def take(
     flags = batch.flags[i]
     at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
     usual = 0 if side == conn[slot, Conn.UP_SIDE] else max(conn[slot, Conn.POINTS] - 1, 0)
-    copy = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs), usual)
-    conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
-    conn[slot, Conn.LAST_PACKET] = batch.packet[i]
-    conn[slot, Conn.LAST_CAPTURE] = batch.capture[i]
+    copy, is_late = is_copy(batch, i, flows, row, brings(batch, i, direction, row, other, needs), usual)
+    if is_late == 0:
+        conn[slot, Conn.LAST_TS] = max(conn[slot, Conn.LAST_TS], batch.ts_ns[i])
+        conn[slot, Conn.LAST_PACKET] = batch.packet[i]
+        conn[slot, Conn.LAST_CAPTURE] = batch.capture[i]
     if copy == 0:
         conn[slot, Conn.PACKETS] += 1
         conn[slot, Conn.BYTES] += batch.length[i]

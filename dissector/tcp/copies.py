@@ -8,18 +8,30 @@ from amqpscope.dissector.tcp.state import RECENT, REPEATS, At, Direction, Flows,
 COPY_NS = 100_000_000
 """An equal packet within this time is a copy made by the capture, and so is another SYN: SYNs are retransmitted after a
 second (RFC 6298 §2)."""
+LATE_COPY_NS = 2_000_000_000
+"""An equal packet within this time, with the same identification of IPv4, may be a copy from a congested mirror port;
+or it was sent again, by a host that does not change it."""
 
 
 @kernel
-def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool, usual: int) -> int:
-    """Remember a packet; return 1 when the capture has just seen it before, as on several interfaces.
+def is_copy(batch: SegmentBatch, i: int, flows: Flows, row: int, is_new: bool, usual: int) -> tuple[int, int]:
+    """Remember a packet, of which copies may have come before.
 
-    `is_new`: it has bytes or an acknowledgement that no packet had before. `usual`: how often another capture point in
-    the same file has seen it before.
+    Args:
+        batch: segments.
+        i: the packet.
+        flows: connections.
+        row: the direction.
+        is_new: whether it has bytes or an acknowledgement that no packet had before.
+        usual: how often another capture point in the same file has seen it before.
+
+    Returns:
+        1 when the capture has just seen it before, as on several interfaces, else 0; and 1 where it may be a copy that
+        comes late, and shows nothing of its time.
     """
-    seen = earlier(batch, i, flows, row)
+    seen, late = earlier(batch, i, flows, row)
     remember(batch, i, flows, row)
-    return 1 if seen > usual and not is_new else 0
+    return 1 if seen > usual and not is_new else 0, 1 if seen == 0 and late > 0 and not is_new else 0
 
 
 @kernel
@@ -32,16 +44,19 @@ def key_of(batch: SegmentBatch, i: int) -> int:
 
 
 @kernel
-def earlier(batch: SegmentBatch, i: int, flows: Flows, row: int) -> int:
-    """Return how many copies of a packet came just before it."""
+def earlier(batch: SegmentBatch, i: int, flows: Flows, row: int) -> tuple[int, int]:
+    """Return how many copies of a packet came just before it, and how many within the time of late ones."""
     recent = flows.recent
     key = key_of(batch, i)
-    found = 0
+    near, late = 0, 0
+    reach = LATE_COPY_NS // (COPY_NS // 3) if batch.mark[i] < 0x10000 else 0  # `headers`: else it is no identification
     for k in range(min(flows.direction[row, Direction.RECENT], RECENT)):
         last = recent[row, k]
         if (last ^ key) < 0x10000 and (key - last + 3) & 0xFFFF <= 6:
-            found += 1
-    return found
+            near += 1
+        if (last ^ key) < 0x10000 and (key - last) & 0xFFFF <= reach:
+            late += 1
+    return near, late
 
 
 @kernel

@@ -86,7 +86,7 @@ def is_farther(batch: SegmentBatch, i: int, flows: Flows, slot: int, side: int) 
     if flows.elsewhere[row, Queue.COUNT] > MOST_FARTHER:  # nothing comes from the nearest any more
         conn[slot, Conn.POINTS] = 0
         return False
-    if earlier(batch, i, flows, row) + 1 >= conn[slot, Conn.POINTS]:
+    if earlier(batch, i, flows, row)[0] + 1 >= conn[slot, Conn.POINTS]:
         return False
     remember(batch, i, flows, row)
     return True

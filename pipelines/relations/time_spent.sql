@@ -21,21 +21,28 @@ with spans as (
     from settlements
     where ended_by = 'gap' or ended_by = 'evicted' or (outcome <> 'auto' and outcome <> 'unknown')
     union all
-    -- the way: what is asked is not there, or its answer not here, before a round trip is over
+    -- the way: what is asked is not there, or its answer not here, before a round trip is over. That is no longer than
+    -- until TCP acknowledged what was asked, and it is longer where that took longer than any host holds it back
     select a.connection_id, 2, a.begin_ts_ns,
         case when a.end_ts_ns < a.begin_ts_ns + a.way_ns then a.end_ts_ns else a.begin_ts_ns + a.way_ns end
     from (
-        select c.connection_id, c.publish_ts_ns as begin_ts_ns, c.confirm_ts_ns as end_ts_ns,
-            n.rtt_ns - n.client_rtt_ns as way_ns
-        from confirms c join endpoints n on c.connection_id = n.connection_id where c.confirm_ts_ns is not null
-        union all
-        select r.connection_id, r.request_ts_ns, r.response_ts_ns,
-            case when r.from_client then n.rtt_ns - n.client_rtt_ns else n.client_rtt_ns end
-        from rpcs r join endpoints n on r.connection_id = n.connection_id where r.response_ts_ns is not null
-        union all
-        select s.connection_id, s.deliver_ts_ns, s.settle_ts_ns, n.client_rtt_ns
-        from settlements s join endpoints n on s.connection_id = n.connection_id
-        where s.settle_ts_ns is not null and s.outcome <> 'auto'
+        select connection_id, begin_ts_ns, end_ts_ns,
+            case when acked_ns < way_ns then acked_ns when acked_ns - 200000000 > way_ns then acked_ns - 200000000
+                else way_ns end as way_ns
+        from (
+            select c.connection_id, c.publish_ts_ns as begin_ts_ns, c.confirm_ts_ns as end_ts_ns,
+                c.request_acked_ts_ns - c.publish_ts_ns as acked_ns, coalesce(n.rtt_ns - n.client_rtt_ns, 0) as way_ns
+            from confirms c join endpoints n on c.connection_id = n.connection_id where c.confirm_ts_ns is not null
+            union all
+            select r.connection_id, r.request_ts_ns, r.response_ts_ns, r.request_acked_ts_ns - r.request_ts_ns,
+                coalesce(case when r.from_client then n.rtt_ns - n.client_rtt_ns else n.client_rtt_ns end, 0)
+            from rpcs r join endpoints n on r.connection_id = n.connection_id where r.response_ts_ns is not null
+            union all
+            select s.connection_id, s.deliver_ts_ns, s.settle_ts_ns, s.request_acked_ts_ns - s.deliver_ts_ns,
+                coalesce(n.client_rtt_ns, 0)
+            from settlements s join endpoints n on s.connection_id = n.connection_id
+            where s.settle_ts_ns is not null and s.outcome <> 'auto'
+        ) w
     ) a where a.way_ns > 0
     union all
     -- an acknowledgement opened the window of a prefetch, and messages waited for it: it was on its way to the broker

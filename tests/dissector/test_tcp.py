@@ -84,6 +84,19 @@ def test_copies_of_the_connection_before_that_come_late_begin_none(closed: bool)
     assert [(row["frames"], row["messages"], row["lost_bytes"]) for row in found] == [(12, 1, 0)] * 2
 
 
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_a_copy_that_comes_late_is_not_the_end_of_its_connection(is_copy: bool) -> None:
+    """What is sent again has another identification."""
+    tape = Tape().play(BEGIN)
+    last = tape.packets[-1]
+    ident = last.data[18:20] if is_copy else b"\xff\xff"
+    late = replace(last, ts_ns=last.ts_ns + SECOND, data=last.data[:18] + ident + last.data[20:])
+    (row,) = connections([*tape.packets, late])
+    assert (row["last_ts_ns"], row["last_packet"]) == (
+        (last.ts_ns, len(tape.packets)) if is_copy else (late.ts_ns, len(tape.packets) + 1)
+    )
+
+
 def test_a_port_used_again_is_a_new_connection_also_without_its_syn() -> None:
     first = Tape().play(BEGIN).end(RST)
     second = Tape(isn=(77, 88), start_ns=later(first)).play([*BEGIN, (CLIENT, published())]).end()

@@ -16,6 +16,8 @@ FIRST, LAST = 10, 60
 OWNERS = ("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns")
 ENDED = ("gap", "evicted", "capture-end", "channel-close")
 TIMES = st.integers(0, 70)
+UNIT_NS = 20_000_000
+"""Ten of these are the longest for which a host holds an acknowledgement back."""
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
@@ -26,6 +28,7 @@ def table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 def answered(begin: str, end: str, **others: Any) -> st.SearchStrategy[dict[str, Any]]:
     """A row of a request, with its answer or without."""
     given = {key: st.sampled_from(values) for key, values in others.items()}
+    given |= {"request_acked_ts_ns": TIMES | st.none()}
     is_answered = st.fixed_dictionaries({begin: TIMES, end: TIMES} | given)
     is_not = st.fixed_dictionaries({begin: TIMES, "end_ts_ns": TIMES, "ended_by": st.sampled_from(ENDED)} | given)
     return is_answered | is_not
@@ -55,6 +58,19 @@ def owner(t: int, spans: list[tuple[int, Any, Any]]) -> int:
     return min(found, default=4)
 
 
+def on_the_way(row: dict[str, Any], begin: str, way: int) -> int:
+    """How long what is asked, or its answer, was on its way."""
+    if row["request_acked_ts_ns"] is None:
+        return way
+    acked: int = row["request_acked_ts_ns"] - row[begin]
+    return acked if acked < way else max(way, acked - 10)
+
+
+def in_ns(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its times in nanoseconds."""
+    return {key: at * UNIT_NS if key.endswith("_ns") and at is not None else at for key, at in row.items()}
+
+
 def spans_of(rows: list[dict[str, Any]], begin: str, end: str, who: Any, way: Any) -> list[tuple[int, Any, Any]]:
     made: list[tuple[int, Any, Any]] = []
     for row in rows:
@@ -62,7 +78,7 @@ def spans_of(rows: list[dict[str, Any]], begin: str, end: str, who: Any, way: An
             lost = row.get("ended_by") in ("gap", "evicted")
             made.append((0 if lost else who(row), row[begin], row.get(end, row.get("end_ts_ns"))))
             if end in row:
-                made.append((1, row[begin], min(row[end], row[begin] + way(row))))
+                made.append((1, row[begin], min(row[end], row[begin] + on_the_way(row, begin, way(row)))))
         elif row.get("ended_by") in ("gap", "evicted"):
             made.append((0, row[begin], row["end_ts_ns"]))
     return made
@@ -93,7 +109,7 @@ def test_each_moment_has_the_first_owner_and_all_add_up(
         "confirms": confirms, "rpcs": rpcs, "settlements": settlements, "gaps": gaps, "flow_control": waits,
         "tcp_delays": delays,
     }  # fmt: skip
-    made = {name: table(name, [row | {"connection_id": 1} for row in rows]) for name, rows in tables.items()}
+    made = {name: table(name, [in_ns(row) | {"connection_id": 1} for row in rows]) for name, rows in tables.items()}
     (found,) = related(made, "time_spent")
     spans = [(0, row["since_ts_ns"], row["ts_ns"]) for row in gaps]
     spans += [(2 if row["side"] == "server" else 3, row["start_ts_ns"], row["end_ts_ns"]) for row in waits]
@@ -112,8 +128,8 @@ def test_each_moment_has_the_first_owner_and_all_add_up(
     expected = [0] * 5
     for t in range(FIRST, LAST):
         expected[owner(t, spans)] += 1
-    assert [found[each] for each in OWNERS] == expected
-    assert sum(expected) == found["wall_ns"] == LAST - FIRST
+    assert [found[each] for each in OWNERS] == [units * UNIT_NS for units in expected]
+    assert sum(expected) * UNIT_NS == found["wall_ns"] == (LAST - FIRST) * UNIT_NS
 
 
 @pytest.mark.sampled(3)
@@ -144,3 +160,16 @@ def test_a_far_consumer_with_a_small_prefetch_waits_for_the_way() -> None:
     made = walked(TICKETS / "far_consumer.pcap")
     (row,) = [row for row in related(made, "time_spent") if row["client"] == "packer"]
     assert row["network_ns"] > 0.8 * row["wall_ns"]
+
+
+@pytest.mark.parametrize("name", ["congested_path_mute", "congested_path_told"])
+def test_what_tcp_acknowledges_late_was_on_its_way(name: str) -> None:
+    """The path is slow for three seconds, longer than segments are sent again for; the broker answers at once."""
+    (row,) = [row for row in related(walked(TICKETS / f"{name}.pcap"), "time_spent") if row["network_ns"]]
+    assert row["network_ns"] > 0.7 * row["wall_ns"]
+    assert row["broker_ns"] < 0.1 * row["wall_ns"]
+
+
+def test_what_tcp_acknowledges_while_the_broker_stands_still_is_the_brokers() -> None:
+    rows = [row for row in related(walked(TICKETS / "stalled_broker.pcap"), "time_spent") if row["client"] == "meter"]
+    assert all(row["network_ns"] < 0.05 * row["wall_ns"] < row["broker_ns"] for row in rows)

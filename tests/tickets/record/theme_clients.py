@@ -137,13 +137,13 @@ def certificate_of_a_year(play: Play) -> None:
     _in_tls(play, "tlsv1.2", 365)
 
 
-@tickets("amqplib", "bunny")
+@tickets(*ALL)
 def old_tls(play: Play) -> None:
     """Client and broker speak TLS 1.0."""
     _in_tls(play, "tlsv1", 365)
 
 
-@tickets("amqp")
+@tickets(*ALL)
 def tls_1_1(play: Play) -> None:
     """They speak TLS 1.1."""
     _in_tls(play, "tlsv1.1", 365)

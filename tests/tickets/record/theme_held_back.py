@@ -6,7 +6,7 @@ import time
 
 from pamqp import commands
 
-from tests.tickets.record.clients import ALL, Client, Play, tickets
+from tests.tickets.record.clients import ALL, TWO, Client, Play, tickets
 from tests.tickets.record.stage import Ticket, ticket
 
 CONSUMING = "P <- rabbit_channel:list_local(), {consumer_count, N} <- rabbit_channel:info(P, [consumer_count]), N > 0"
@@ -71,6 +71,26 @@ def stands_by(play: Play) -> None:
         _drain(worker)
         for client in (worker, other, feed):
             client.close()
+
+
+@tickets(*TWO)
+def held_elsewhere(play: Play) -> None:
+    """A queue with a single active consumer, as its policy says; that one is another host's, and holds its five."""
+    away, queue = play.stage.backstage, play.name
+    alone = {"x-single-active-consumer": True}
+    away.call(1, commands.Queue.Declare(queue=queue, durable=True, arguments=alone))
+    away.call(1, commands.Basic.Qos(prefetch_count=5))
+    away.call(1, commands.Basic.Consume(queue=queue, consumer_tag="elsewhere"))
+    with play.sniff():
+        feed = play.client("feed")
+        feed.channel_open(confirms=True)
+        worker = play.worker("worker", 10)
+        feed.publish(key=queue, repeat=30)
+        feed.wait()
+        _ask(feed, queue)
+        worker.close()
+        feed.close()
+    away.call(1, commands.Queue.Delete(queue=queue))
 
 
 @ticket

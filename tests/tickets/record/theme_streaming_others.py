@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 
 import rstream  # type: ignore[import-not-found,unused-ignore]
 
+from tests.captures.record.stream_peer import StreamPeer
 from tests.captures.record.theme_streams import NODE, STREAM_PORT, ready
+from tests.dissector.stream import wire
 from tests.tickets.record.stage import Ticket, ticket
-from tests.tickets.record.theme_streaming import _closed, _made, _played
+from tests.tickets.record.theme_streaming import DELIVER, SUBSCRIBE, _closed, _consumer, _made, _played, _producer
 
 HEAD = """const { connect, Offset } = require('rabbitmq-stream-js-client');
     const path = require('path'), inside = path.dirname(require.resolve('rabbitmq-stream-js-client'));
@@ -117,3 +122,87 @@ def stream_behind_js(stage: Ticket) -> None:
 def stream_abreast_js(stage: Ticket) -> None:
     """The same with a millisecond."""
     _read_js(stage, 1)
+
+
+def _written(stage: Ticket, count: int, body: bytes) -> None:
+    """Fifteen batches of five records each second."""
+
+    async def write() -> None:
+        writer = await _producer("metrics")
+        for _ in range(count):
+            await writer.send_batch(stage.name, [body] * 5)
+            await asyncio.sleep(0.065)
+        await _closed(writer)
+
+    asyncio.run(write())
+
+
+def _blocking(stage: Ticket, work: float) -> None:
+    ready(stage)
+    asyncio.run(_made(stage.name))
+
+    async def read() -> None:
+        reader = await _consumer("mailer")
+        await reader.subscribe(stage.name, lambda *_: time.sleep(work), initial_credit=10)
+        reading = asyncio.ensure_future(reader.run())
+        await asyncio.sleep(5)
+        await _closed(reader)
+        reading.cancel()
+
+    with stage.sniff(ports=(STREAM_PORT,)):
+        reader = threading.Thread(target=lambda: asyncio.run(read()))
+        reader.start()
+        time.sleep(0.3)
+        _written(stage, 50, b"mail")
+        reader.join()
+
+
+@ticket
+def stream_blocked_loop(stage: Ticket) -> None:
+    """A reader whose handler keeps its event loop for 30 ms, and reads nothing meanwhile; its credit is ten."""
+    _blocking(stage, 0.03)
+
+
+@ticket
+def stream_quick_loop(stage: Ticket) -> None:
+    """The same with 2 ms."""
+    _blocking(stage, 0.002)
+
+
+def _reading(stage: Ticket, pause: float) -> None:
+    ready(stage)
+    asyncio.run(_made(stage.name))
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    def read() -> None:
+        connection.connect(("127.0.0.1", STREAM_PORT))
+        reader = StreamPeer("archive", connection, stage.events)
+        reader.login()
+        reader.call(SUBSCRIBE, struct.pack(">B", 1) + wire.string(stage.name) + struct.pack(">HH", 1, 500))
+        end = time.monotonic() + 5
+        with contextlib.suppress(TimeoutError):
+            while time.monotonic() < end:
+                connection.settimeout(1)
+                reader.wait(DELIVER)
+                time.sleep(pause)
+        connection.close()
+
+    with stage.sniff(ports=(STREAM_PORT,)):
+        reader = threading.Thread(target=read)
+        reader.start()
+        time.sleep(0.3)
+        _written(stage, 50, b"r" * 150)
+        reader.join()
+
+
+@ticket
+def stream_unread(stage: Ticket) -> None:
+    """A reader with credit for 500 chunks, which does not read them from its small TCP buffer as they come."""
+    _reading(stage, 0.3)
+
+
+@ticket
+def stream_read(stage: Ticket) -> None:
+    """One that reads them, with the same buffer."""
+    _reading(stage, 0.001)
