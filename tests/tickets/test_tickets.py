@@ -64,6 +64,11 @@ def test_a_lost_prefetch_is_no_room_for_more() -> None:
     assert made_up("holds_ten_bunny", 35) == set()
 
 
+def test_what_is_left_of_a_loop_is_not_made_up() -> None:
+    """Packet 41 is one of three refusals: two are no loop, and refusals all the same."""
+    assert made_up("full_vhost", 40) == set()
+
+
 def test_a_connection_that_nobody_closed_is_a_note() -> None:
     notes = {name: [(r["code"], r["text"]) for r in found(FOLDER / f"{name}.pcap") if r["code"] == "cnx-aborted"]
              for name in ("killed_client", "ended_client")}  # fmt: skip
