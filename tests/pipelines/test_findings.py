@@ -492,6 +492,30 @@ def test_a_queue_that_holds_back_what_a_consumer_could_take(tmp_path: Path) -> N
     assert not waiting(tmp_path, delivered=True)
 
 
+def rejecting(folder: Path, requeue: bool, **arguments: Any) -> str:
+    """What is said of a consumer that rejects all of ten deliveries of a queue."""
+    tape = Tape().play([*handshake(), *opening(1)])
+    tape.play([
+        (CLIENT, method(commands.Queue.Declare(queue="work", arguments=arguments))),
+        (SERVER, method(commands.Queue.DeclareOk(queue="work", message_count=0, consumer_count=0))),
+        (CLIENT, method(commands.Basic.Consume(queue="work", consumer_tag="t"))),
+        (SERVER, method(commands.Basic.ConsumeOk(consumer_tag="t"))),
+    ])  # fmt: skip
+    for tag in range(1, 11):
+        tape.send(SERVER, b"".join(deliver(tag, consumer="t")))
+        tape.send(CLIENT, method(commands.Basic.Reject(delivery_tag=tag, requeue=requeue)))
+    (row,) = analyzed(tape.packets, folder, "con-rejected")
+    return str(row["text"])
+
+
+def test_where_rejected_messages_go_is_as_the_queue_was_declared(tmp_path: Path) -> None:
+    assert "goes to exchange dead (packet" in rejecting(tmp_path, False, **{"x-dead-letter-exchange": "dead"})
+    assert "goes to the default exchange" in rejecting(tmp_path, False, **{"x-dead-letter-exchange": ""})
+    assert "is dropped: the queue was declared without" in rejecting(tmp_path, False)
+    assert rejecting(tmp_path, True).endswith("all to be put back")
+    assert "x-delivery-limit, packet" in rejecting(tmp_path, True, **{"x-delivery-limit": 3})
+
+
 def falls_behind(ages_ms: list[int], lag: int | None = None) -> bool:
     """Whether the rule fires where chunks of a stream, one each second, are so old."""
     given = dict(statistics("stream_rstream"))
