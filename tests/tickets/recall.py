@@ -34,7 +34,8 @@ are derived from others by what would have happened to them: packets dropped, cu
 
 A rule with fewer than five tickets is unproven: it has tests, but few captures. The thresholds were tried on these
 captures, so expect less of others. `python -m tests.tickets.recall --write` makes this page;
-`python -m tests.tickets.missing` leaves out each packet of each ticket in turn, and looks for what is then made up.
+`python -m tests.tickets.missing` leaves out each packet of each ticket in turn, and looks for what is then made up:
+nothing in 2,122 captures, a sample of 406 tickets (each 16th packet of 81 of them, each 40th of the others).
 
 """
 

@@ -10,8 +10,8 @@ import pytest
 from amqpscope.spec import findings as rules
 from tests.pipelines.analyzed import findings, walked
 from tests.tickets import FOLDER, TICKETS, is_derived, path_of, sample
-from tests.tickets.derived import CHANGES, places
-from tests.tickets.missing import made_up, recorded
+from tests.tickets.derived import CHANGES, made, places
+from tests.tickets.missing import codes, made_up, recorded
 from tests.tickets.recall import ONLY_NOTES
 
 
@@ -74,3 +74,12 @@ def test_a_connection_that_nobody_closed_is_a_note() -> None:
              for name in ("killed_client", "ended_client")}  # fmt: skip
     text = "cron ended 1 connection without connection.close"
     assert notes == {"killed_client": [("cnx-aborted", text)], "ended_client": []}
+
+
+@pytest.mark.parametrize(("name", "code"), [("expired_amqplib", "con-expired"), ("drops_oldest_amqp", "pub-dropped")])
+def test_deliveries_that_were_not_captured_are_not_lost(tmp_path: Path, name: str, code: str) -> None:
+    """Of one direction only there are publishes without deliveries."""
+    one_way = tmp_path / "one_way.pcap"
+    one_way.write_bytes(made(path_of(name).read_bytes(), ["one_way", 1]))
+    assert code in codes(path_of(name))
+    assert code not in codes(one_way)
