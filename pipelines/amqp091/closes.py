@@ -27,12 +27,15 @@ def note_close(channels: Channels, account: int, events: Array, i: int) -> None:
 
 @kernel
 def note_open_ok(channels: Channels, events: Array, i: int) -> None:
-    """Note a channel.open-ok: the epoch before is over, and this one where it was closed: a channel.open is missing."""
+    """Note a channel.open-ok: the epoch before is over.
+
+    So is this one where the server closed it before: the channel.open of the next one is missing. A client may close a
+    channel whose channel.open is not answered yet.
+    """
     accounts = channels[0]
     for back in range(2):
         account = ch.account_of(channels, events[i, EV.CHANNEL], events[i, EV.EPOCH] - back)
         if account >= 0 and accounts[account, ACC.REOPENED] < 0:
-            closed = max(accounts[account, ACC.SERVER_CLOSE], accounts[account, ACC.CLIENT_CLOSE])
-            if back == 1 or closed >= 0:
+            if back == 1 or accounts[account, ACC.SERVER_CLOSE] >= 0:
                 accounts[account, ACC.REOPENED] = events[i, EV.ORDER]
                 accounts[account, ACC.REOPENED_TS] = events[i, EV.TS]

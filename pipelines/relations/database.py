@@ -43,8 +43,8 @@ SMALL_FILES = 1 << 22
 FEW = 10_000
 """Rows in all below which planning takes longer than it saves: from 30,000 on, plans as texts stand are slower."""
 AS_THEY_STAND = ("set threads = 1", "pragma disable_optimizer")
-AGAIN_S = 0.1
-"""Seconds after which what runs then is interrupted as well."""
+AGAIN_S, TIMES = 0.1, 10
+"""Seconds after which what runs then is interrupted as well, and how often."""
 END = b"\0"
 """No signal has this number."""
 LATEST = (1 << 62) - 1
@@ -110,17 +110,20 @@ def _interruptible(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
     came = threading.Event()
 
     def watch() -> None:
+        again = 0
         while True:
             try:
                 number = reader.recv(1)
-            except TimeoutError:  # nothing ran when it was interrupted, and something does now
-                number = bytes([signal.SIGINT])
+            except TimeoutError:  # perhaps nothing ran when it was interrupted, and something does now
+                number, again = b"", again - 1
             if number == END:
                 return
             if number == bytes([signal.SIGINT]):
                 came.set()
+                again = TIMES
+            if again:
                 connection.interrupt()
-                reader.settimeout(AGAIN_S)
+            reader.settimeout(AGAIN_S if again else None)
 
     watching = threading.Thread(target=watch, name="amqpscope-interrupt", daemon=True)
     with reader, writer:

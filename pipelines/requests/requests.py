@@ -19,6 +19,7 @@ A channel.close or connection.close is an error of the request that it names, if
 from __future__ import annotations
 
 from amqpscope.pipelines.model.channels import CHANNELS
+from amqpscope.pipelines.model.connection import SERVER
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 from amqpscope.pipelines.requests.queues import (
     NONE,
@@ -83,12 +84,13 @@ class Requests(Uncertain):
     def reopened(self, channel: Channel, frame: int, ts: int) -> None:
         """Note that the server has opened a channel epoch: the one before is over.
 
-        So is this one where it was closed: the channel.open of the next one is missing.
+        So is this one where the server closed it before: the channel.open of the next one is missing. A client may
+        close a channel whose channel.open is not answered yet.
         """
         earlier = self.asked.channels.get(2 * channel.number + (channel.epoch & 1 ^ 1))
         if earlier is not None and earlier.epoch < channel.epoch and earlier.reopened < 0:
             earlier.reopened, earlier.reopened_ts = frame, ts
-        if max(channel.closes) >= 0 and channel.reopened < 0:
+        if channel.closes[SERVER] >= 0 and channel.reopened < 0:
             channel.reopened, channel.reopened_ts = frame, ts
 
     def leave(self, channel: Channel, frame: int) -> None:

@@ -33,7 +33,8 @@ def unanswered(frames: list[Frame], asked: int, silence: str) -> tuple[str, int 
     again = [at for at, frame in enumerate(frames) if at > following and frame.does in (OPENS, IS_OPEN)]
     reopened = again[0] if again and frames[again[0]].does == IS_OPEN else len(frames)
     of_channel = [at for at in range(opened + 1, following) if frames[at].does == CLOSES]
-    anew = [at for at in range(min(of_channel, default=following), following) if frames[at].does == IS_OPEN]
+    by_server = min((at for at in of_channel if not frames[at].from_client), default=following)
+    anew = [at for at in range(by_server, following) if frames[at].does == IS_OPEN]
     reopened = min([reopened, *anew])  # behind a close of this epoch: the frame that opens the next one is missing
     of_all = [at for at, frame in enumerate(frames) if frame.does == CLOSES_ALL]
     for close in _first(frames, of_channel):

@@ -695,6 +695,19 @@ def test_a_channel_that_was_closed_is_open_again_where_the_server_says_so():
     assert found["basic.get"] == "gap"
 
 
+def test_a_client_closes_a_channel_before_it_is_open():
+    """It sends all at once; the server answers the channel.open behind the close, and nothing is missing."""
+    c = Connection()
+    c.client("channel.open", epoch=1)
+    c.client("basic.consume", epoch=1, queue="q")
+    c.client("channel.close", epoch=1, reply_code=200)
+    c.server("channel.open-ok", epoch=1)
+    c.server("channel.close", epoch=1, reply_code=404)
+    c.client("connection.close", channel=0, epoch=0, reply_code=200)
+    found = {row["request"]: row["ended_by"] for row in rows_alone(c)}
+    assert found["basic.consume"] == "channel-close"
+
+
 def test_a_close_behind_a_close_is_answered():
     """Each side answers the close of the other one, also behind its own: this one is cut, or behind the capture."""
     c = Connection()

@@ -1,0 +1,45 @@
+-- One row per queue into which more messages came than were delivered, where the capture has all that may take them.
+-- None without rows of operations.
+with declared as (
+    -- one that goes by itself takes its messages with it
+    select c.server, c.vhost, c.queue
+    from changes c join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
+    where c.method = 'queue.declare' and not c.passive
+    group by c.server, c.vhost, c.queue
+    having max(case when coalesce(o.exclusive, false) or coalesce(o.auto_delete, false) or o.expires_ms is not null
+        then 1 else 0 end) = 0
+),
+purged as (
+    select server, vhost, queue from changes where method = 'queue.purge' group by server, vhost, queue
+),
+transacted as (
+    -- what is rolled back does not come
+    select server from channels where transactional and publishes > 0 group by server
+),
+taken as (
+    -- at other nodes of a cluster as well
+    select queue, min(server) as one, max(server) as other
+    from queues where consumers + polls + outs > 0 group by queue
+),
+died as (
+    select n.server, coalesce(n.vhost, '') as vhost, d.queue
+    from deaths d join endpoints n on d.connection_id = n.connection_id
+    group by n.server, coalesce(n.vhost, ''), d.queue
+),
+fed as (
+    select server, coalesce(vhost, '') as vhost, queue, min(first_ts_ns) as first_ts_ns, max(last_ts_ns) as last_ts_ns
+    from topology where edge = 'route' group by server, coalesce(vhost, ''), queue
+)
+select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages, q.max_length, q.max_length_bytes, q.overflow,
+    q.message_ttl_ms, q.dead_letter_exchange, d.queue is not null as died, q.consumers, q.polls, q.client,
+    q.declared_packet, q.declared_capture, f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
+from queues q
+join covered k on q.server = k.server
+join declared e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
+join fed f on q.server = f.server and q.vhost = f.vhost and q.queue = f.queue
+left join purged p on q.server = p.server and q.vhost = p.vhost and q.queue = p.queue
+left join transacted x on q.server = x.server
+left join taken t on q.queue = t.queue
+left join died d on q.server = d.server and q.vhost = d.vhost and q.queue = d.queue
+where q.ins > q.outs and not q.deleted and coalesce(q.queue_type, '') <> 'stream'
+    and p.queue is null and x.server is null and (t.queue is null or (t.one = q.server and t.other = q.server))

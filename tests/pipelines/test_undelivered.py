@@ -1,0 +1,247 @@
+"""Messages that came into queues, or to exchanges, and went to nobody: what is said, and what is not to be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from tests.dissector.builders import Packet, pcap
+from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, content, handshake, method, opening
+from tests.pipelines.analyzed import findings, walked
+
+CODES = ("pub-dropped", "con-expired", "con-missing", "pub-unbound", "con-late-reply", "pub-unroutable", "pub-sync")
+BYE = commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+
+
+def found(folder: Path, *tapes: Tape) -> dict[str, str]:
+    """The texts of what those rules find in connections, by code."""
+    packets: list[Packet] = [packet for tape in tapes for packet in tape.packets]
+    (folder / "made.pcap").write_bytes(pcap(sorted(packets, key=lambda each: each.ts_ns), ns=True))
+    rows = findings(walked(folder / "made.pcap"))
+    return {row["code"]: row["text"] for row in rows if row["code"] in CODES}
+
+
+def connected(port: int, seconds: float = 0, server_port: int = 5672) -> Tape:
+    tape = Tape(port=port, start_ns=T0 + int(seconds * 10**9), server_port=server_port)
+    return tape.play([*handshake(), *opening(1)])
+
+
+def begun_before(port: int, seconds: float) -> Tape:
+    """A connection whose handshake is not in the capture."""
+    return Tape(port=port, start_ns=T0 + int(seconds * 10**9), syn=False, isn=(5000, 6000))
+
+
+def closed(tape: Tape) -> Tape:
+    return tape.play([(CLIENT, method(BYE, 0)), (SERVER, method(commands.Connection.CloseOk(), 0))]).end()
+
+
+def declare(queue: str, exclusive: bool = False, **arguments: Any) -> list[Turn]:
+    given = {name.replace("_", "-"): value for name, value in arguments.items()}
+    ok = commands.Queue.DeclareOk(queue=queue, message_count=0, consumer_count=0)
+    return [
+        (CLIENT, method(commands.Queue.Declare(queue=queue, exclusive=exclusive, arguments=given))),
+        (SERVER, method(ok)),
+    ]
+
+
+def exchange(name: str, kind: str = "topic", **arguments: Any) -> list[Turn]:
+    given = {each.replace("_", "-"): value for each, value in arguments.items()}
+    command = commands.Exchange.Declare(exchange=name, exchange_type=kind, arguments=given)
+    return [(CLIENT, method(command)), (SERVER, method(commands.Exchange.DeclareOk()))]
+
+
+def bind(queue: str, name: str, key: str) -> list[Turn]:
+    command = commands.Queue.Bind(queue=queue, exchange=name, routing_key=key)
+    return [(CLIENT, method(command)), (SERVER, method(commands.Queue.BindOk()))]
+
+
+def consume(queue: str, tag: str = "c") -> list[Turn]:
+    command = commands.Basic.Consume(queue=queue, consumer_tag=tag, no_ack=True)
+    return [(CLIENT, method(command)), (SERVER, method(commands.Basic.ConsumeOk(consumer_tag=tag)))]
+
+
+def sent(name: str, key: str, count: int, mandatory: bool = False) -> Turn:
+    command = commands.Basic.Publish(exchange=name, routing_key=key, mandatory=mandatory)
+    return CLIENT, b"".join(method(command) + b"".join(content(b"x")) for _ in range(count))
+
+
+def given(name: str, key: str, count: int, first: int = 1, tag: str = "c") -> Turn:
+    made = [
+        method(commands.Basic.Deliver(consumer_tag=tag, delivery_tag=number, exchange=name, routing_key=key))
+        + b"".join(content(b"x"))
+        for number in range(first, first + count)
+    ]
+    return SERVER, b"".join(made)
+
+
+def returned(key: str, count: int) -> Turn:
+    command = commands.Basic.Return(reply_code=312, reply_text="NO_ROUTE", exchange="", routing_key=key)
+    return SERVER, b"".join(method(command) + b"".join(content(b"x")) for _ in range(count))
+
+
+def later(tape: Tape, seconds: float) -> Tape:
+    """Let its next packet come later."""
+    tape.start_ns += int(seconds * 10**9)
+    return tape
+
+
+LIMITED, AGEING = {"x_max_length": 10}, {"x_message_ttl": 100}
+
+
+def filled(count: int = 40, **arguments: Any) -> Tape:
+    """A queue that messages come into; its connection goes on for some seconds."""
+    tape = connected(40000).play([*declare("q", **arguments), sent("", "q", count)])
+    return later(tape, 5).play([(CLIENT, b"\x08\x00\x00\x00\x00\x00\x00\xce")])
+
+
+def test_what_a_queue_drops_and_what_expires(tmp_path: Path) -> None:
+    assert "at least 30 went" in found(tmp_path, filled(**LIMITED))["pub-dropped"]
+    assert "40 expired" in found(tmp_path, filled(**AGEING))["con-expired"]
+    assert found(tmp_path, filled(10, **LIMITED)) == {}
+    assert found(tmp_path, filled(x_message_ttl=60_000)) == {}
+    assert found(tmp_path, filled(**LIMITED, x_overflow="reject-publish")) == {}
+
+
+def lossy() -> Tape:
+    """A consumer that got all, of which the capture lacks some packets."""
+    tape = connected(40001, 0.01).play(consume("q"))
+    for number in range(1, 41):
+        tape.play([given("", "q", 1, number)])
+        if number % 2:
+            tape.packets.pop()
+    tape.segment(CLIENT)
+    return tape
+
+
+OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
+    "a consumer that began before the capture": lambda limits: [
+        filled(**limits),
+        begun_before(40001, 0.05).play([given("", "q", 40, 100)]),
+    ],
+    "deliveries that the capture lost": lambda limits: [filled(**limits), lossy()],
+    "a consumer at another node": lambda limits: [
+        filled(**limits),
+        connected(40001, 0.01, server_port=5673).play([*consume("q"), given("", "q", 40)]),
+    ],
+    "a queue that goes with its connection": lambda limits: [
+        closed(connected(40000).play([*declare("q", exclusive=True, **limits), sent("", "q", 8)])),
+        closed(connected(40001, 2).play([*declare("q", exclusive=True, **limits), sent("", "q", 8)])),
+        closed(connected(40002, 20)),
+    ],
+    "a queue that is purged": lambda limits: [
+        filled(**limits).play([(CLIENT, method(commands.Queue.Purge(queue="q")))])
+        .play([(SERVER, method(commands.Queue.PurgeOk(message_count=10)))]),
+    ],
+    "transactions, which may be rolled back": lambda limits: [
+        later(
+            connected(40000).play([
+                *declare("q", **limits),
+                (CLIENT, method(commands.Tx.Select())), (SERVER, method(commands.Tx.SelectOk())),
+                sent("", "q", 40),
+                (CLIENT, method(commands.Tx.Rollback())), (SERVER, method(commands.Tx.RollbackOk())),
+            ]), 5,
+        ).play([(CLIENT, b"\x08\x00\x00\x00\x00\x00\x00\xce")]),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("limits", [LIMITED, AGEING], ids=["limit", "age"])
+@pytest.mark.parametrize("case", OTHERS)
+def test_others_did_not_lose_them(case: str, limits: dict[str, Any], tmp_path: Path) -> None:
+    assert found(tmp_path, *OTHERS[case](limits)) == {}
+
+
+def fanned(shared: int = 30, **of: Any) -> list[Tape]:
+    """Two queues that get the same messages, of which one is read."""
+    first = connected(40000).play([*exchange("e", "fanout"), *exchange("f", "fanout")])
+    first.play([*declare("a"), *declare("b"), *bind("a", "e", ""), *bind("b", "e", ""), *bind("a", "f", "")])
+    reader = connected(40001, 0.5).play([*consume("b"), given("e", "", shared), *of.get("reads", [])])
+    first.play([sent("e", "", shared), *of.get("more", [])])
+    return [first, reader]
+
+
+def test_a_queue_that_nobody_reads_while_another_one_is_read(tmp_path: Path) -> None:
+    assert "Queue a took 30 messages of exchange e" in found(tmp_path, *fanned())["con-missing"]
+    text = found(tmp_path, *fanned(more=[sent("f", "", 50)]))["con-missing"]
+    assert "took 30 messages of exchange e" in text, "those of the other exchange are not the same"
+    assert found(tmp_path, *fanned(shared=5, more=[sent("f", "", 50)])) == {}
+    before = begun_before(40002, 0.6).play([given("e", "", 30, 100)])
+    assert found(tmp_path, *fanned(), before) == {}, "it may read that queue"
+
+
+def keyed(*setup: Turn, key: str = "orders.created", **kind: Any) -> Tape:
+    """Messages with a key that is spelt in another way than the binding."""
+    tape = connected(40000).play([*exchange("e", **kind), *declare("q"), *declare("p")])
+    tape.play([*bind("q", "e", "order.created"), *bind("p", "e", "another"), *setup])
+    return later(tape, 2).play([sent("e", key, 12)])
+
+
+def test_a_key_that_fits_no_binding(tmp_path: Path) -> None:
+    text = found(tmp_path, keyed())["pub-unbound"]
+    assert '(2, such as "order.created" to q in packet' in text, "of one binding"
+    assert found(tmp_path, keyed(key="order.created")) == {}
+    assert found(tmp_path, keyed(alternate_exchange="rest")) == {}
+    aside = [
+        (CLIENT, method(commands.Exchange.Bind(destination="d", source="e", routing_key="#"))),
+        (SERVER, method(commands.Exchange.BindOk())),
+    ]
+    assert found(tmp_path, keyed(*exchange("d"), *aside)) == {}, "it leads further"
+    assert found(tmp_path, keyed(), begun_before(40001, 3).play([given("e", "orders.created", 12, 9)])) == {}
+    assert (
+        found(tmp_path, keyed(), connected(40001, 3, 5673).play([*consume("z"), given("e", "orders.created", 12)]))
+        == {}
+    )
+
+
+def answered(*of_owner: Turn, closes: bool = True, then: Tape | None = None) -> list[Tape]:
+    """Messages to a queue that was exclusive to a connection, and come back."""
+    owner = connected(40000).play([*declare("mine", exclusive=True), *of_owner])
+    sender = connected(40001, 5).play([sent("", "mine", 2, mandatory=True), returned("mine", 2)])
+    return [closed(owner) if closes else owner, sender, *([then] if then else [])]
+
+
+DELETE: list[Turn] = [
+    (CLIENT, method(commands.Queue.Delete(queue="mine"))),
+    (SERVER, method(commands.Queue.DeleteOk(message_count=0))),
+]
+
+
+def test_answers_to_a_queue_that_went_with_its_connection(tmp_path: Path) -> None:
+    assert "exclusive to 10.0.0.1" in found(tmp_path, *answered())["con-late-reply"]
+    for tapes in (
+        answered(*DELETE, closes=False),
+        answered(*DELETE),
+        answered(then=connected(40002, 1).play([*declare("mine"), *DELETE])),
+    ):
+        assert {*found(tmp_path, *tapes)} == {"pub-unroutable"}
+
+
+def commits(pipelined: bool, acks: bool) -> Tape:
+    """Forty transactions, one after the other or at once, of a message each or of acknowledgements."""
+    tape = connected(40000).play([*declare("q"), (CLIENT, method(commands.Tx.Select()))])
+    tape.play([(SERVER, method(commands.Tx.SelectOk()))])
+    if acks:
+        command = commands.Basic.Consume(queue="q", consumer_tag="c")
+        tape.play([(CLIENT, method(command)), (SERVER, method(commands.Basic.ConsumeOk(consumer_tag="c")))])
+        tape.play([given("", "q", 40), sent("", "q", 1)])
+    for number in range(1, 41):
+        does = (CLIENT, method(commands.Basic.Ack(delivery_tag=number))) if acks else sent("", "q", 1)
+        tape.play([does, (CLIENT, method(commands.Tx.Commit()))])
+        if not pipelined:
+            tape.send(SERVER, method(commands.Tx.CommitOk()))
+            tape.packets[-1] = replace(tape.packets[-1], ts_ns=tape.packets[-1].ts_ns + 40_000_000)
+            later(tape, 0.04)
+    if pipelined:
+        later(tape, 1).play([(SERVER, method(commands.Tx.CommitOk()) * 40)])
+    return tape
+
+
+def test_transactions_that_are_waited_for(tmp_path: Path) -> None:
+    assert "40 transactions for 40 messages" in found(tmp_path, commits(False, False))["pub-sync"]
+    assert found(tmp_path, commits(True, False)) == {}
+    assert found(tmp_path, commits(False, True)) == {}
