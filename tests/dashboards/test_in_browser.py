@@ -13,6 +13,7 @@ from amqpscope.dashboards import slowest, units
 from amqpscope.dashboards.tables import locate
 from tests.dashboards import synthetic
 from tests.thorough import THOROUGH
+from tests.tickets import FOLDER as TICKETS
 
 pytestmark = pytest.mark.oracles("chromium")
 OFF = ("background-networking", "component-update", "sync", "gpu", "quic")
@@ -111,6 +112,13 @@ def test_tables_sort_search_and_page(opened: Any) -> None:
 def test_nothing_lies_off_the_screen(browser: Any, page_file: Path, width: int) -> None:
     made = Opened(browser, page_file, width)
     assert made.page.evaluate("document.documentElement.scrollWidth") <= width
+    made.page.context.close()
+
+
+def test_long_names_lie_on_a_phone_as_well(browser: Any, tmp_path: Path) -> None:
+    page = amqpscope.report(TICKETS / "answers_to_nobody_bunny.pcap", tmp_path / "page.html")
+    made = Opened(browser, page, 360)
+    assert made.page.evaluate("document.documentElement.scrollWidth") <= 360
     made.page.context.close()
 
 
