@@ -116,7 +116,7 @@ def test_nothing_lies_off_the_screen(browser: Any, page_file: Path, width: int) 
 
 
 def test_long_names_lie_on_a_phone_as_well(browser: Any, tmp_path: Path) -> None:
-    page = amqpscope.report(TICKETS / "answers_to_nobody_bunny.pcap", tmp_path / "page.html")
+    page = amqpscope.report(TICKETS / "delivery_limit.pcap", tmp_path / "page.html")
     made = Opened(browser, page, 360)
     assert made.page.evaluate("document.documentElement.scrollWidth") <= 360
     made.page.context.close()
