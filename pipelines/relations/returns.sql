@@ -19,14 +19,18 @@ back as (
     group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
 ),
 owned as (
-    -- queues that were exclusive to a connection, went with it, and were not made anew by others
-    select c.server, c.vhost, c.queue, min(c.client) as owner, max(n.last_ts_ns) as ended_ts_ns
-    from changes c
-    join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
-    join endpoints n on c.connection_id = n.connection_id
-    where c.method = 'queue.declare' and not c.passive
-    group by c.server, c.vhost, c.queue
-    having min(case when coalesce(o.exclusive, false) and coalesce(n.ending, 'open') <> 'open' then 1 else 0 end) = 1
+    -- queues that were exclusive to a connection, went with it, and were not made anew by others, at any node
+    select c.queue, max_by(c.client, c.place) as owner, max(c.ended_ts_ns) as ended_ts_ns
+    from (
+        select c.queue, c.client, coalesce(n.closed_ts_ns, n.last_ts_ns) as ended_ts_ns,
+            lpad(cast(coalesce(n.closed_ts_ns, n.last_ts_ns) as string), 20, '0') || c.client as place,
+            case when coalesce(o.exclusive, false) and coalesce(n.ending, 'open') <> 'open' then 1 else 0 end as is_gone
+        from changes c
+        join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
+        join endpoints n on c.connection_id = n.connection_id
+        where c.method = 'queue.declare' and not c.passive
+    ) c
+    group by c.queue having min(c.is_gone) = 1
 ),
 later as (
     select b.client, b.server, b.vhost, b.exchange, b.routing_key, cast(sum(p.mandatories) as bigint) as arrived
@@ -45,10 +49,7 @@ left join sent s on b.client = s.client and b.server = s.server and b.exchange =
 left join later l on b.client = l.client and b.server = l.server and b.vhost = l.vhost and b.exchange = l.exchange
     and b.routing_key = l.routing_key
 left join (
-    select w.server, w.vhost, w.queue, w.owner, w.ended_ts_ns
-    from owned w
-    left join (select server, vhost, queue from deletions group by server, vhost, queue) d
-        on w.server = d.server and w.vhost = d.vhost and w.queue = d.queue
+    select w.queue, w.owner, w.ended_ts_ns
+    from owned w left join (select queue from deletions where queue is not null group by queue) d on w.queue = d.queue
     where d.queue is null
-) x on b.exchange = '' and b.server = x.server and b.vhost = x.vhost and b.routing_key = x.queue
-    and x.ended_ts_ns < b.first_ts_ns
+) x on b.exchange = '' and b.routing_key = x.queue and x.ended_ts_ns < b.first_ts_ns

@@ -1,11 +1,11 @@
--- One row per client, exchange and routing key whose messages fit no binding, where the capture has all connections of the
--- broker as a whole. None with mandatory messages: those come back.
+-- One row per client, exchange and routing key whose messages fit no binding, where the capture lacks no bytes. None with mandatory messages: those come back.
 -- None without rows of operations.
 with ways as (
     select server, vhost, exchange, routing_key, queue, packet, from_ts_ns, to_exchange,
         row_number() over (partition by server, vhost, exchange
             order by packet nulls last, routing_key nulls last, queue nulls last, from_ts_ns nulls last) as place
     from routes where (exchange_type = 'direct' or exchange_type = 'topic') and exchange not like 'amq.%'
+        and to_ts_ns is null
 ),
 bound as (
     select server, vhost, exchange, count(*) as bindings, max(from_ts_ns) as from_ts_ns,
@@ -16,10 +16,12 @@ bound as (
     having count(to_exchange) = 0
 ),
 aside as (
-    select n.server, coalesce(n.vhost, '') as vhost, o.exchange
-    from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'exchange.declare' and o.alternate_exchange is not null
-    group by n.server, coalesce(n.vhost, ''), o.exchange
+    -- an alternate exchange takes the rest; and what was bound at another node, or where the virtual host is not known, holds
+    select exchange from operations
+    where method = 'exchange.declare' and alternate_exchange is not null group by exchange
+    union
+    select exchange from (select server, vhost, exchange from routes group by server, vhost, exchange) r
+    group by exchange having count(*) > 1
 ),
 sent as (
     select n.client, n.server, coalesce(n.vhost, '') as vhost, p.exchange, p.routing_key, p.count, p.mandatories,
@@ -52,7 +54,7 @@ select s.client, s.server, s.vhost, s.exchange, s.routing_key, s.messages, b.bin
 from sums s
 join covered k on s.server = k.server
 join bound b on s.server = b.server and s.vhost = b.vhost and s.exchange = b.exchange and s.first_ts_ns >= b.from_ts_ns
-left join aside a on s.server = a.server and s.vhost = a.vhost and s.exchange = a.exchange
+left join aside a on s.exchange = a.exchange
 left join reached r on s.server = r.server and s.vhost = r.vhost and s.exchange = r.exchange
     and s.routing_key = r.routing_key
 left join delivered d on s.exchange = d.exchange and s.routing_key = d.routing_key

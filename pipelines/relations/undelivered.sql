@@ -9,17 +9,31 @@ with declared as (
     having max(case when coalesce(o.exclusive, false) or coalesce(o.auto_delete, false) or o.expires_ms is not null
         then 1 else 0 end) = 0
 ),
-purged as (
-    select server, vhost, queue from changes where method = 'queue.purge' group by server, vhost, queue
+emptied as (
+    -- by whomever: of connections that began before the capture the virtual host is not known
+    select queue from changes where method = 'queue.purge' or method = 'queue.delete' group by queue
 ),
-transacted as (
-    -- what is rolled back does not come
-    select server from channels where transactional and publishes > 0 group by server
+doubted as (
+    -- what came to these brokers is not certain: it was rolled back, waited before a blocked broker, or was lost with it
+    select n.server from rpcs r join endpoints n on r.connection_id = n.connection_id
+    where r.request like 'tx.%' group by n.server
+    union
+    select n.server from flow_control f join endpoints n on f.connection_id = n.connection_id
+    where f.cause = 'connection-blocked' group by n.server
+    union
+    select server from endpoints where reply_code = 320 group by server
 ),
 taken as (
     -- at other nodes of a cluster as well
     select queue, min(server) as one, max(server) as other
     from queues where consumers + polls + outs > 0 group by queue
+),
+unnamed as (
+    -- deliveries to consumers that began before the capture: of any queue that their key leads to
+    select t.queue
+    from (select exchange, routing_key from settlements where queue is null group by exchange, routing_key) s
+    join routed t on s.exchange = t.exchange and s.routing_key = t.routing_key
+    where t.queue is not null group by t.queue
 ),
 died as (
     select n.server, coalesce(n.vhost, '') as vhost, d.queue
@@ -30,16 +44,18 @@ fed as (
     select server, coalesce(vhost, '') as vhost, queue, min(first_ts_ns) as first_ts_ns, max(last_ts_ns) as last_ts_ns
     from topology where edge = 'route' group by server, coalesce(vhost, ''), queue
 )
-select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages, q.max_length, q.max_length_bytes, q.overflow,
-    q.message_ttl_ms, q.dead_letter_exchange, d.queue is not null as died, q.consumers, q.polls, q.client,
+select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages,
+    case when q.max_length >= 0 then q.max_length end as max_length, q.max_length_bytes, q.overflow,
+    case when q.message_ttl_ms > 0 then q.message_ttl_ms end as message_ttl_ms, q.dead_letter_exchange, d.queue is not null as died, q.consumers, q.polls, q.client,
     q.declared_packet, q.declared_capture, f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
 from queues q
 join covered k on q.server = k.server
 join declared e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
 join fed f on q.server = f.server and q.vhost = f.vhost and q.queue = f.queue
-left join purged p on q.server = p.server and q.vhost = p.vhost and q.queue = p.queue
-left join transacted x on q.server = x.server
+left join emptied p on q.queue = p.queue
+left join doubted x on q.server = x.server
+left join unnamed u on q.queue = u.queue
 left join taken t on q.queue = t.queue
 left join died d on q.server = d.server and q.vhost = d.vhost and q.queue = d.queue
-where q.ins > q.outs and not q.deleted and coalesce(q.queue_type, '') <> 'stream'
+where q.ins > q.outs and u.queue is null and coalesce(q.queue_type, '') <> 'stream'
     and p.queue is null and x.server is null and (t.queue is null or (t.one = q.server and t.other = q.server))

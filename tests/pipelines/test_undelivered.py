@@ -15,6 +15,7 @@ from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, content, handsh
 from tests.pipelines.analyzed import findings, walked
 
 CODES = ("pub-dropped", "con-expired", "con-missing", "pub-unbound", "con-late-reply", "pub-unroutable", "pub-sync")
+BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 BYE = commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
 
@@ -96,7 +97,7 @@ LIMITED, AGEING = {"x_max_length": 10}, {"x_message_ttl": 100}
 def filled(count: int = 40, **arguments: Any) -> Tape:
     """A queue that messages come into; its connection goes on for some seconds."""
     tape = connected(40000).play([*declare("q", **arguments), sent("", "q", count)])
-    return later(tape, 5).play([(CLIENT, b"\x08\x00\x00\x00\x00\x00\x00\xce")])
+    return later(tape, 5).play([(CLIENT, BEAT)])
 
 
 def test_what_a_queue_drops_and_what_expires(tmp_path: Path) -> None:
@@ -105,6 +106,10 @@ def test_what_a_queue_drops_and_what_expires(tmp_path: Path) -> None:
     assert found(tmp_path, filled(10, **LIMITED)) == {}
     assert found(tmp_path, filled(x_message_ttl=60_000)) == {}
     assert found(tmp_path, filled(**LIMITED, x_overflow="reject-publish")) == {}
+    for odd in (-(1 << 63), -1):
+        assert found(tmp_path, filled(x_max_length=odd)) == {} == found(tmp_path, filled(x_message_ttl=odd))
+    beats = begun_before(40001, 0.05).play([(CLIENT, BEAT), (SERVER, BEAT)])
+    assert "pub-dropped" in found(tmp_path, filled(**LIMITED), beats), "it took nothing"
 
 
 def lossy() -> Tape:
@@ -122,6 +127,17 @@ OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
     "a consumer that began before the capture": lambda limits: [
         filled(**limits),
         begun_before(40001, 0.05).play([given("", "q", 40, 100)]),
+    ],
+    "one that began before it, at another port": lambda limits: [
+        filled(**limits),
+        Tape(port=40001, server_port=5673, start_ns=T0 + 50_000_000, syn=False, isn=(5000, 6000))
+        .play([given("", "q", 40, 100)]),
+    ],
+    "publishes that a blocked broker does not read": lambda limits: [
+        later(connected(40000).play([
+            *declare("q", **limits),
+            (SERVER, method(commands.Connection.Blocked(reason="low on memory"), 0)), sent("", "q", 40),
+        ]), 5).play([(CLIENT, BEAT)]),
     ],
     "deliveries that the capture lost": lambda limits: [filled(**limits), lossy()],
     "a consumer at another node": lambda limits: [
@@ -145,7 +161,7 @@ OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
                 sent("", "q", 40),
                 (CLIENT, method(commands.Tx.Rollback())), (SERVER, method(commands.Tx.RollbackOk())),
             ]), 5,
-        ).play([(CLIENT, b"\x08\x00\x00\x00\x00\x00\x00\xce")]),
+        ).play([(CLIENT, BEAT)]),
     ],
 }  # fmt: skip
 
@@ -170,6 +186,8 @@ def test_a_queue_that_nobody_reads_while_another_one_is_read(tmp_path: Path) -> 
     text = found(tmp_path, *fanned(more=[sent("f", "", 50)]))["con-missing"]
     assert "took 30 messages of exchange e" in text, "those of the other exchange are not the same"
     assert found(tmp_path, *fanned(shared=5, more=[sent("f", "", 50)])) == {}
+    third = connected(40003, 0.2).play([*declare("c"), *bind("c", "e", "")])
+    assert "took 30 messages of exchange e" in found(tmp_path, *fanned(), third)["con-missing"]
     before = begun_before(40002, 0.6).play([given("e", "", 30, 100)])
     assert found(tmp_path, *fanned(), before) == {}, "it may read that queue"
 
@@ -217,6 +235,8 @@ def test_answers_to_a_queue_that_went_with_its_connection(tmp_path: Path) -> Non
         answered(*DELETE, closes=False),
         answered(*DELETE),
         answered(then=connected(40002, 1).play([*declare("mine"), *DELETE])),
+        answered(then=begun_before(40002, 1).play([*declare("mine"), *DELETE])),
+        answered(then=connected(40002, 1, 5673).play(declare("mine"))),
     ):
         assert {*found(tmp_path, *tapes)} == {"pub-unroutable"}
 
@@ -244,4 +264,6 @@ def commits(pipelined: bool, acks: bool) -> Tape:
 def test_transactions_that_are_waited_for(tmp_path: Path) -> None:
     assert "40 transactions for 40 messages" in found(tmp_path, commits(False, False))["pub-sync"]
     assert found(tmp_path, commits(True, False)) == {}
+    paused = later(commits(True, False), 45).play([sent("", "q", 1), (CLIENT, method(commands.Tx.Commit()))])
+    assert found(tmp_path, paused.play([(SERVER, method(commands.Tx.CommitOk()))])) == {}
     assert found(tmp_path, commits(False, True)) == {}
