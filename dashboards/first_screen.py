@@ -62,7 +62,9 @@ def collect(tables: Tables, rules: Sequence[Rule] | None = None) -> dict[str, An
         "lost_bytes": sum(row["lost_bytes"] or 0 for row in endpoints),
         "brokers": _brokers(endpoints),
         "connections": len(endpoints),
-        "came_up": sum(row["handshake_stage"] in ("open-ok", "ready") for row in endpoints),
+        "came_up": sum(_is_up(row) and not _was_up(row) for row in endpoints),
+        "began_before": sum(map(_was_up, endpoints)),
+        "are_read": any(map(_is_up, endpoints)),
         "publishes": sum(row["publishes"] for row in everything),
         "deliveries": sum(row["deliveries"] for row in everything),
         "not_readable": unreadable,
@@ -117,6 +119,15 @@ def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False, ink:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
+def _is_up(row: Row) -> bool:
+    return row["handshake_stage"] in ("open-ok", "ready")
+
+
+def _was_up(row: Row) -> bool:
+    """Return whether a connection began before the capture."""
+    return bool(row["handshake_outcome"] == "begun-before")
+
+
 def _head(data: Mapping[str, Any], width: int) -> str:
     names = [clean(name) for name in data["captures"]]
     name = names[0] if len(names) == 1 else f"{len(names)} captures" if names else "no captures"
@@ -126,12 +137,18 @@ def _head(data: Mapping[str, Any], width: int) -> str:
         return f"{name}: no packets"
     head = f"{name}  {_day(first)} to {_clock(last)} UTC, {duration(last - first)}, {data['packets']:,} packets, {lost}"
     span = max((last - first) / NANO, 1e-9)
-    up, total = data["came_up"], data["connections"]
-    unread = not up and bool(data["not_readable"])
-    came = {1: "which", 2: "both"}.get(total, "all") + " came up" if up == total else f"{up} came up"
+    up, before, total = data["came_up"], data["began_before"], data["connections"]
+    unread = not data["are_read"] and bool(data["not_readable"])
+    whole = {1: "which", 2: "both"}.get(total, "all")
+    came = f"{whole} came up" if up == total else f"{up} came up"
+    if before:
+        came = f"{whole} began before the capture" if before == total else f"{came}, {before} began before the capture"
     came = "what they do is not known" if unread else came
     clients = len(data["clients"])
-    counted = f"{clients:,} client{'s' * (clients != 1)}, {total:,} connection{'s' * (total != 1)}, {came}"
+    # without a name a client is an address, which several may share
+    one, many = ("address", "addresses") if before == total and clients else ("client", "clients")
+    who = f"{clients:,} {one if clients == 1 else many}"
+    counted = f"{who}, {total:,} connection{'s' * (total != 1)}, {came}"
     brokers = "; ".join(map(clean, data["brokers"][:3])) + (
         f" and {len(data['brokers']) - 3} more" * (len(data["brokers"]) > 3)
     )

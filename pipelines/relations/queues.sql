@@ -9,7 +9,7 @@ with declared as (
 ),
 ended as (
     select server, vhost, queue, count(*) filter (where method = 'queue.delete') as deletes,
-        count(*) filter (where method = 'queue.purge') as purges
+        max(case when method = 'queue.purge' then ts_ns end) as purged_ts_ns
     from changes where method = 'queue.delete' or method = 'queue.purge' group by server, vhost, queue
 ),
 vain as (
@@ -83,7 +83,7 @@ died as (
 ),
 reached as (
     -- a publish of a second in which a binding began or ended is of an unknown time: the sum is unknown then
-    select t.server, t.vhost, t.queue,
+    select t.server, t.vhost, t.queue, min(p.first_ts_ns) as first_ts_ns,
         cast(sum(case when p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns then p.count else 0 end) as bigint)
             as ins,
         cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns
@@ -217,7 +217,8 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) - coalesce(y.returns, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
     case when x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null
-            and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) + coalesce(e.purges, 0) = 0
+            and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) = 0
+            and (e.purged_ts_ns is null or e.purged_ts_ns < r.first_ts_ns)
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
             and d.message_ttl_ms is null and d.max_length_bytes is null
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length

@@ -628,6 +628,18 @@ def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:
         assert analyzed(packets, tmp_path, "net-retrans") == []
 
 
+def test_connections_that_began_before_did_not_come_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor are their addresses clients: several may share one."""
+    packets: list[Packet] = []
+    for port in (40000, 40001):
+        tape = Tape(syn=False, port=port).play([(CLIENT, b"".join(publish())), (SERVER, b"".join(deliver(1)))])
+        packets += tape.packets
+    (tmp_path / "made.pcap").write_bytes(pcap(packets, ns=True))
+    assert main(["summary", str(tmp_path / "made.pcap")]) == 0
+    head = " ".join(capsys.readouterr().out.split())
+    assert "1 address, 2 connections, both began before the capture" in head
+
+
 def test_names_that_the_broker_makes_up_are_one_thing() -> None:
     row = {"client": "page", "queue": "amq.gen-Xa1"}
     assert filled("{client}: {queue}", row) == "page: amq.gen-Xa1"

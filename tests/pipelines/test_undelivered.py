@@ -12,7 +12,7 @@ from pamqp import commands
 
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, content, handshake, method, opening
-from tests.pipelines.analyzed import findings, walked
+from tests.pipelines.analyzed import findings, related, walked
 
 CODES = ("pub-dropped", "con-expired", "con-missing", "pub-unbound", "con-late-reply", "pub-unroutable", "pub-sync")
 BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -110,6 +110,32 @@ def test_what_a_queue_drops_and_what_expires(tmp_path: Path) -> None:
         assert found(tmp_path, filled(x_max_length=odd)) == {} == found(tmp_path, filled(x_message_ttl=odd))
     beats = begun_before(40001, 0.05).play([(CLIENT, BEAT), (SERVER, BEAT)])
     assert "pub-dropped" in found(tmp_path, filled(**LIMITED), beats), "it took nothing"
+
+
+def test_a_queue_of_the_last_values_is_meant(tmp_path: Path) -> None:
+    reads = connected(40001, 0.01).play(consume("q"))
+    for limits, severity in (
+        (LIMITED, "warning"),
+        ({"x_max_length": 1}, "note"),
+        ({**LIMITED, "x_overflow": "drop-head"}, "note"),
+    ):
+        made = [*filled(**limits).packets, *reads.packets]
+        (tmp_path / "made.pcap").write_bytes(pcap(sorted(made, key=lambda each: each.ts_ns), ns=True))
+        (row,) = findings(walked(tmp_path / "made.pcap"), "pub-dropped")
+        assert row["severity"] == severity
+
+
+@pytest.mark.parametrize(("comes_first", "left"), [(True, 40), (False, None)])
+def test_a_purge_before_all_messages_takes_none(comes_first: bool, left: int | None, tmp_path: Path) -> None:
+    purge = [
+        (CLIENT, method(commands.Queue.Purge(queue="q"))),
+        (SERVER, method(commands.Queue.PurgeOk(message_count=0))),
+    ]
+    tape = connected(40000).play([*declare("q"), *(purge if comes_first else [])]).play([sent("", "q", 40)])
+    tape.play([] if comes_first else purge)
+    (tmp_path / "made.pcap").write_bytes(pcap(tape.packets, ns=True))
+    (row,) = related(walked(tmp_path / "made.pcap"), "queues")
+    assert row["left_over"] == left
 
 
 def lossy() -> Tape:
