@@ -64,6 +64,7 @@ def reference(tables: dict[str, pa.Table]) -> Iterator[Row]:
     last = tables["connections"]["last_ts_ns"][0].as_py()
     lost = [r for r in plain_rows(tables["anomalies"]) if r["code"] == "tcp-gap" and not r["from_client"]]
     byes = [row for row in frames if row["method"] == "gizmo.bye"]
+    said = max((row["frame_no"] for row in frames if not row["from_client"]), default=-1)
     puts, took, done = [], False, {}
     for row in frames:
         if row["method"] == "gizmo.put":
@@ -82,6 +83,8 @@ def reference(tables: dict[str, pa.Table]) -> Iterator[Row]:
         made["latency_ns"] = answer and answer["ts_ns"] - row["ts_ns"]
         before = [bye for bye in byes if bye["frame_no"] < number and not bye["from_client"]]
         bye = next((bye for bye in byes if bye["frame_no"] > number), None)
+        if bye and bye["from_client"] and said < bye["frame_no"] and closed is None:
+            bye = None  # the server answers in order: what it did not say yet, the capture lacks
         gap = next((gap for gap in lost if gap["frame_no"] > number), None)
         heard = [f["frame_no"] for f in frames if gap and f["frame_no"] < gap["frame_no"] and not f["from_client"]]
         if answer:
