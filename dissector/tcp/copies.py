@@ -10,7 +10,7 @@ COPY_NS = 100_000_000
 second (RFC 6298 §2)."""
 LATE_COPY_NS = 2_000_000_000
 """An equal packet within this time, with the same identification of IPv4, may be a copy from a congested mirror port;
-or it was sent again, by a host that does not change it."""
+or it was sent again, by a host that does not change it. So may a SYN of an earlier connection."""
 
 
 @kernel

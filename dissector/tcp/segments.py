@@ -8,6 +8,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import ACK, SYN, SegmentBatch
 from amqpscope.dissector.tcp.arrival import acknowledged, take
+from amqpscope.dissector.tcp.copies import LATE_COPY_NS
 from amqpscope.dissector.tcp.endings import due, end, end_replaced, expire
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identity, is_known
@@ -43,9 +44,6 @@ from amqpscope.dissector.tcp.vantage import (
     is_silent,
     take_elsewhere,
 )
-
-COPIED_LATE_NS = 2_000_000_000
-"""Time after the beginning of a connection within which a SYN of one before it is a copy that comes late."""
 
 
 @kernel
@@ -205,7 +203,7 @@ def is_followed(batch: SegmentBatch, i: int, side: int, flows: Flows, slot: int)
         return False
     is_of_earlier = is_known(flows, identity(facts, slot, isn, 0))
     if conn[slot, Conn.POINT_CAPTURE] == flows.points[batch.capture[i]]:
-        return not is_of_earlier or batch.ts_ns[i] > conn[slot, Conn.FIRST_TS] + COPIED_LATE_NS
+        return not is_of_earlier or batch.ts_ns[i] > conn[slot, Conn.FIRST_TS] + LATE_COPY_NS
     # Another capture point may see the next connection before ours sees the end of this one, and an earlier one later.
     if is_of_earlier:
         return False
