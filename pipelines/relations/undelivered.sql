@@ -46,8 +46,9 @@ fed as (
 )
 select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages,
     case when q.max_length >= 0 then q.max_length end as max_length, q.max_length_bytes, q.overflow,
-    case when q.message_ttl_ms > 0 then q.message_ttl_ms end as message_ttl_ms, q.dead_letter_exchange, d.queue is not null as died, q.consumers, q.polls, q.client,
-    q.declared_packet, q.declared_capture, f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
+    case when q.message_ttl_ms > 0 then q.message_ttl_ms end as message_ttl_ms, q.dead_letter_exchange,
+    d.queue is not null as died, q.consumers, q.polls, q.client, q.declared_packet, q.declared_capture,
+    f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
 from queues q
 join covered k on q.server = k.server
 join declared e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
