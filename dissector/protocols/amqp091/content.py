@@ -15,6 +15,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     KNOWN,
     LOST,
     OUT_OF_STEP,
+    UNFINISHED,
     UNKNOWN,
     Assembly,
     Channel,
@@ -24,7 +25,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Message,
     Usage,
 )
-from amqpscope.dissector.protocols.bodies import UNFINISHED, begin_body, keep_bytes
+from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
 from amqpscope.dissector.protocols.emitting import put_fault
 from amqpscope.dissector.protocols.state import LIMIT, Place
 from amqpscope.dissector.tcp.state import Facts
@@ -181,8 +182,8 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 
 @kernel
-def finish_message(of: Channels, row: int, k: int, side: int, how: int) -> None:
-    """Write the row of a message: its last frame was seen (0), or it is dropped, as UNFINISHED or CUT_BY_*."""
+def finish_message(of: Channels, row: int, k: int, side: int, is_over: bool) -> None:
+    """Write the row of a message that is complete, or dropped; `is_over`: its last frame was seen."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)
@@ -203,11 +204,8 @@ def finish_message(of: Channels, row: int, k: int, side: int, how: int) -> None:
     short = size - contents[k, Content.GOT] if in_body else 0
     messages[Message.MISSING, n] = lost + short
     whole = in_body and contents[k, Content.LOST] == 0
-    if whole and short == 0 and how == 0:
-        messages[Message.PARTIAL, n] = int(lost > 0)
-    else:
-        is_sure = lost == 0 and contents[k, Content.LOST] == 0
-        messages[Message.PARTIAL, n] = how if how > 0 and is_sure else UNFINISHED
+    ended = whole and short == 0 and is_over
+    messages[Message.PARTIAL, n] = UNFINISHED if not ended else int(lost > 0)
     if whole and contents[k, Content.MISSING] == 0 and short == 0 and contents[k, Content.OVER] == 0:
         of.hashes[n] = hash_end(of.lanes, of.waiting, k)
         messages[Message.HASH, n] = 1
