@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from tests.captures.damage.recordings import recorded
 from tests.dissector.builders import pcap
 from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, method
 from tests.pipelines.analyzed import findings, related, walked
@@ -28,6 +29,7 @@ from tests.pipelines.conversations import (
     returned,
     sent,
 )
+from tests.tickets import FOLDER as TICKETS
 
 CODES = ("pub-dropped", "con-expired", "con-missing", "pub-unbound", "con-late-reply", "pub-unroutable", "pub-sync")
 
@@ -95,6 +97,14 @@ def lossy() -> Tape:
     return tape
 
 
+def encrypted() -> Tape:
+    """A connection over TLS, at another port."""
+    tape = Tape(port=40001)
+    packets, _ = recorded(str(TICKETS / "encrypted.pcap"))
+    tape.packets += [replace(each, ts_ns=each.ts_ns - packets[0].ts_ns + T0 + 50_000_000) for each in packets]
+    return tape
+
+
 OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
     "a consumer that began before the capture": lambda limits: [
         filled(**limits),
@@ -105,6 +115,7 @@ OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
         Tape(port=40001, server_port=5673, start_ns=T0 + 50_000_000, syn=False, isn=(5000, 6000))
         .play([given("", "q", 40, 100)]),
     ],
+    "a consumer that cannot be read": lambda limits: [filled(**limits), encrypted()],
     "publishes that a blocked broker does not read": lambda limits: [
         later(connected(40000).play([
             *declare("q", **limits),
