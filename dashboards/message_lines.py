@@ -125,8 +125,11 @@ def _time(ts_ns: int | None, zone: tzinfo, with_day: bool) -> str:
 def answer(row: Row) -> str:
     """Return what became of a message: its confirm or settlement and how late, or why there is none.
 
+    What was not whole when its connection or the capture ended waits for none.
     What a gap may hide is unknown; only what was certainly not answered is `none`.
     """
+    if row.get("incomplete"):
+        return "not whole"
     if row["outcome"] is None:
         return "-" if row["first_offset"] is None else f"{row['records']} from {row['first_offset']}"
     ending = row["ended_by"]

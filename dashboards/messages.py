@@ -29,7 +29,7 @@ COLUMNS = (
     "server", "exchange", "routing_key", "queue", "consumer_tag", "message_id", "publish_seq", "delivery_tag",
     "redelivered", "first_offset", "records", "size", "outcome", "returned", "requeue", "reply_code", "answer_ts_ns",
     "answer_frame_no", "answer_capture", "answer_packet", "latency_ns", "ended_by", "waited_ns", "publish_packet",
-    "transit_ns",
+    "transit_ns", "incomplete",
 )  # fmt: skip
 """Of a message, in the order of machine formats."""
 
@@ -53,7 +53,7 @@ found as (
         null as first_offset, c.records, c.body_size as size, c.outcome, c.returned, null as requeue, c.reply_code,
         c.confirm_ts_ns as answer_ts_ns, c.confirm_frame_no as answer_frame_no, c.confirm_capture as answer_capture,
         c.confirm_packet as answer_packet, c.latency_ns, c.ended_by, c.end_ts_ns, null as publish_packet,
-        null as transit_ns
+        null as transit_ns, c.incomplete
     from confirms c
     left join reached r on c.connection_id = r.connection_id and c.publish_frame_no = r.frame_no and c.stream is null
     union all by name
@@ -64,7 +64,7 @@ found as (
     anti join unconfirmed u on u.connection_id = r.connection_id and u.frame_no = r.frame_no
     union all by name
     select 'publish' as kind, u.protocol, u.connection_id, u.channel, u.channel_epoch, u.frame_no, u.capture, u.packet,
-        u.ts_ns, u.exchange, u.routing_key, u.message_id, u.body_size as size,
+        u.ts_ns, u.exchange, u.routing_key, u.message_id, u.body_size as size, u.incomplete,
         coalesce(r.queues, []) || case when u.exchange = '' and u.protocol = 'amqp-0-9-1' then [u.routing_key] else []
             end as queues
     from unconfirmed u
@@ -76,7 +76,7 @@ found as (
         case when s.queue is null then [] else [s.queue] end as queues, s.consumer_tag, c.message_id, s.delivery_tag,
         s.redelivered, s.body_size as size, s.outcome, s.requeue, s.settle_ts_ns as answer_ts_ns,
         s.settle_frame_no as answer_frame_no, s.settle_capture as answer_capture, s.settle_packet as answer_packet,
-        s.latency_ns, s.ended_by, s.end_ts_ns, t.publish_packet, t.latency_ns as transit_ns
+        s.latency_ns, s.ended_by, s.end_ts_ns, t.publish_packet, t.latency_ns as transit_ns, s.incomplete
     from settlements s
     left join transits t on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
         and t.publish_frame_no is not null

@@ -1,9 +1,25 @@
-"""Bodies of messages that are kept, as bytes of them come."""
+"""Bodies of messages: bytes that are kept of them as they come, and why some never are whole."""
 
+from amqpscope.dissector.fields.columns import Names
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array, Bytes, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.protocols.state import Assembly, Body, Kept, Usage
+from amqpscope.dissector.tcp.state import CAPTURE_ENDED, Facts
+
+UNFINISHED, CUT_BY_SENDER, CUT_BY_CAPTURE = 2, 3, 4
+"""What messages are besides whole (0), and with bytes missing (1): frames at their ends were not seen; nothing is
+missing, and their senders sent no more; the same, and the capture ended before."""
+CUT_BY = Names(["sender", "capture-end"])
+
+
+@kernel
+def cut_by(facts: Array, slot: int, side: int) -> int:
+    """Return why a content is not whole that is under way where its connection ends, if no byte is missing."""
+    ended = facts[slot, Facts.ENDED]
+    if (ended >> side) & 1:
+        return CUT_BY_SENDER
+    return CUT_BY_CAPTURE if ended & CAPTURE_ENDED else UNFINISHED
 
 
 @kernel

@@ -3,6 +3,7 @@
 from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.packets.segments import RST
 from amqpscope.dissector.tcp.emit_in_order import ANYWHERE, flush, flush_both
 from amqpscope.dissector.tcp.events import forget, observe_late_resets
 from amqpscope.dissector.tcp.faults import note
@@ -99,6 +100,8 @@ def end_one(flows: Flows, out: Results, slot: int) -> int:
     flush_both(flows, out, slot, end_0, end_1)
     close_elsewhere(flows, slot)
     for side in range(2):
+        if direction[2 * slot + side, Direction.END] != 0 or direction[2 * slot + 1 - side, Direction.END] == RST:
+            flows.facts[slot, Facts.ENDED] |= 1 << side
         drop_before(flows, 2 * slot + side, ANYWHERE)
         if direction[2 * slot + side, Direction.STALL]:
             change(flows, out, slot, side, 0, (0, conn[slot, Conn.LAST_TS], 0))

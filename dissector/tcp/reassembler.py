@@ -18,6 +18,7 @@ from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import (
+    CAPTURE_ENDED,
     CLOSED,
     CROWDED,
     FEWER,
@@ -125,6 +126,7 @@ class Reassembler:
     def finish(self) -> Iterator[Results]:
         """End all connections, in the order in which they began."""
         slots = np.flatnonzero(self.flows.facts[:, Facts.USED])
+        self.flows.facts[slots, Facts.ENDED] |= CAPTURE_ENDED
         first = self.flows.conn[slots][:, [Conn.FIRST_PACKET, Conn.FIRST_CAPTURE, Conn.FIRST_TS]]
         yield from self.end(slots[np.lexsort(first.T)])
 

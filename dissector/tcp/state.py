@@ -33,6 +33,8 @@ FAULTS = (
 MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS, LEFT_OUT = range(len(FAULTS))
 EVENTS = ("retransmission", "delayed-ack", "held-write", "reset")
 AGAIN, DELAYED_ACK, HELD_WRITE, RESET = range(len(EVENTS))
+CAPTURE_ENDED = 4
+"""In Facts.ENDED."""
 SILENCE_NS = 5_000_000_000
 """A time without new bytes that is noted."""
 BOTH = 3
@@ -75,6 +77,7 @@ class Facts(Matrix):
     FRAMES = column("frames so far: the next frame_no", by="protocols")
     UNDER_WAY_A = column("bytes before the first of side 0 that were acknowledged as the capture began, and nobody saw")
     UNDER_WAY_B = column("the same of side 1")
+    ENDED = column("at its end: bits 0, 1: side 0, 1 sends no more, by a FIN or reset; bit 2: the capture is over")
 
 
 class Conn(Matrix):

@@ -70,7 +70,7 @@ class CallParts(Remembers):
     def needs(self) -> Mapping[int, Needs]:
         """What it needs."""
         made = {CONNECTIONS: Needs(COLUMNS), ANOMALIES: Needs((), GAPS)}
-        made[MESSAGES] = Needs(_ASKED[:4], ("publish", "deliver", "get"))
+        made[MESSAGES] = Needs((*_ASKED[:4], "cut_by"), ("publish", "deliver", "get"))
         return made | {source: Needs((), (name,)) for source, name in _closing().items()}
 
     def forget(self) -> None:
@@ -140,14 +140,15 @@ class CallParts(Remembers):
     def _parts(self, events: Events, at: Any) -> Iterator[Rows]:
         if not len(at):
             return
-        rows = events.take(MESSAGES, at, (*_ASKED, "connection_id", "frame_no"))
+        rows = events.take(MESSAGES, at, (*_ASKED, "cut_by", "connection_id", "frame_no"))
         asks = pa.array(events.matrix[at, EV.WHAT] == _PUBLISH)
         named = pc.fill_null(pc.not_equal(rows["correlation_id"], ""), False)
         # An answer goes through the default exchange, by the name of its queue.
         replies = pc.if_else(
             asks, pc.fill_null(pc.not_equal(rows["reply_to"], ""), False), pc.equal(rows["exchange"], "")
         )
-        some = pc.and_(named, pc.and_(pc.fill_null(replies, False), pc.is_valid(rows["exchange"])))
+        whole = pc.is_null(rows["cut_by"])
+        some = pc.and_(pc.and_(named, whole), pc.and_(pc.fill_null(replies, False), pc.is_valid(rows["exchange"])))
         if not pc.any(some).as_py():
             return
         rows, asks, at = rows.filter(some), asks.filter(some.combine_chunks()), at[some.to_numpy()]

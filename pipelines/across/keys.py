@@ -23,8 +23,9 @@ NO_TIME = -(1 << 62)
 COLUMNS = tuple(
     dict.fromkeys(
         (
-            "connection_id", "frame_no", "capture", "packet", "ts_ns", "kind", "unfinished", "message_id", "trace_id",
-            "span_id", "redelivered", "headers", "channel", "channel_epoch", "consumer_tag", *content_columns(),
+            "connection_id", "frame_no", "capture", "packet", "ts_ns", "kind", "unfinished", "cut_by", "message_id",
+            "trace_id", "span_id", "redelivered", "headers", "channel", "channel_epoch", "consumer_tag",
+            *content_columns(),
         )
     )
 )  # fmt: skip
@@ -74,7 +75,8 @@ _EMPTY = hashed(pa.array([""]))[0]
 def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
     """Make rows with keys, yet to be sorted.
 
-    Publishes without a key are left out. Deliveries without one have a key of their own each, so that they spread.
+    Publishes without a key, and messages that are not whole, are left out. Deliveries without one have a key of their
+    own each, so that they spread.
 
     Args:
         messages: rows of `messages` with COLUMNS; and `content`, where that is known already.
@@ -112,6 +114,7 @@ def keyed(messages: pa.Table, compiled: bool | None = None) -> pa.Table:
         schema=KEYED,
     )
     wanted = pc.or_(is_delivery, pc.and_(is_publish, pa.array(~without)))
+    wanted = pc.and_not(wanted, pc.is_valid(messages["cut_by"]))
     return rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
 

@@ -1,8 +1,8 @@
 """Published: how many messages a channel published to each exchange and routing key, second by second.
 
-Confirms have a row for each publish only where a channel is in confirm mode. Here all publishes count, summed up as
-they come, so that rates and topology need no pass over messages. A row is a run: publishes of one connection within one
-second of the capture's clock, without publishes of another second between them.
+Confirms have a row for each publish only where a channel is in confirm mode. Here all publishes count that may have
+been whole, summed up as they come, so that rates and topology need no pass over messages. A row is a run: publishes of
+one connection within one second of the capture's clock, without publishes of another second between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = kinds("publish")
 _KEY = ("connection_id", "channel", "channel_epoch", "exchange", "routing_key", "stream")
 _COLUMNS = (
     *_KEY, "frame_no", "ts_ns", "capture", "packet", "body_size", "mandatory", "reply_to", "correlation_id",
-    "expiration",
+    "expiration", "cut_by",
 )  # fmt: skip
 _SUMS = ("count", "bytes", "mandatories", "requests", "replies", "expirations", "unknown_sizes")
 _LEAST, _MOST = ("first_frame_no", "first_ts_ns"), ("last_frame_no", "last_ts_ns", "max_bytes", "max_expiration_ms")
@@ -46,7 +46,10 @@ class Published(OpenRows):
         at = np.flatnonzero(events.among(_WORDS))
         if not len(at):
             return
-        rows = _ones(events.take(MESSAGES, at, _COLUMNS))
+        found = events.take(MESSAGES, at, _COLUMNS)
+        rows = _ones(found.filter(pc.is_null(found["cut_by"])))
+        if not len(rows):
+            return
         if self._open is not None:
             rows = pa.concat_tables([self._open.select(rows.column_names), rows])
         rows = _summed(rows)

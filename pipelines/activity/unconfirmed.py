@@ -23,14 +23,15 @@ class Unconfirmed(Remembers):
     """The walk that writes `unconfirmed`."""
 
     tables = ("unconfirmed",)
-    needs: ClassVar[Mapping[int, Needs]] = {MESSAGES: Needs((*_COPIED[3:8], "publish_seq"), ("publish",))}
+    needs: ClassVar[Mapping[int, Needs]] = {MESSAGES: Needs((*_COPIED[3:8], "publish_seq", "cut_by"), ("publish",))}
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield a row for each publish without a number."""
         at = np.flatnonzero(events.among((_PUBLISH,)))
         if not len(at):
             return
-        rows = events.take(MESSAGES, at, (*_COPIED, "publish_seq"))
+        rows = events.take(MESSAGES, at, (*_COPIED, "publish_seq", "cut_by"))
         rows = rows.filter(pc.is_null(rows["publish_seq"]))
         if len(rows):
-            yield "unconfirmed", conform("unconfirmed", {name: rows[name] for name in _COPIED}, len(rows))
+            columns = {name: rows[name] for name in _COPIED} | {"incomplete": pc.is_valid(rows["cut_by"])}
+            yield "unconfirmed", conform("unconfirmed", columns, len(rows))

@@ -56,11 +56,11 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    VERSION = 6
+    VERSION = 7
     STATE = (*SessionWalk.STATE, "held", "queues")
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
-        "message_id", "body_size", "redelivered", "unfinished", "publish_seq", ACKED, *COLUMNS,
+        "message_id", "body_size", "redelivered", "unfinished", "cut_by", "publish_seq", ACKED, *COLUMNS,
     )  # fmt: skip
     FRAME = (
         "connection_id",
@@ -81,7 +81,7 @@ class SessionStatistics(SessionWalk):
         MESSAGES: Needs(
             (
                 "session", "exchange", "routing_key", "message_id", "body_size", "consumer_tag", "redelivered",
-                "accept_mode", "acquire_mode",
+                "accept_mode", "acquire_mode", "cut_by",
             ),
             KINDS,
             asks=KINDS,
@@ -142,7 +142,7 @@ class SessionStatistics(SessionWalk):
             **{name: rows[name] for name in names},
             **{f"publish_{name}": rows[name] for name in COLUMNS},
             **{f"confirm_{name}": answers[name] for name in COLUMNS},
-            **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent),
+            **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent, rows["cut_by"]),
             "publish_seq": rows["number"],
             "protocol": PROTOCOL,
             "outcome": _outcomes(out),
@@ -168,7 +168,7 @@ class SessionStatistics(SessionWalk):
             **{name: rows[name] for name in names},
             **{f"deliver_{name}": rows[name] for name in COLUMNS},
             **{f"settle_{name}": answers[name] for name in COLUMNS},
-            **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent),
+            **ended(out[:, OUT.BY], out[:, OUT.END_TS], sent, rows["cut_by"]),
             "protocol": PROTOCOL,
             "queue": self.queues.names.take(out[:, OUT.QUEUE]),
             "delivery_tag": rows["number"],

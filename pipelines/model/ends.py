@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqpscope.pipelines.model.events import Events
-from amqpscope.pipelines.model.unanswered import ENDED_BY
+from amqpscope.pipelines.model.unanswered import CAPTURE_END, DISCARDED, ENDED_BY
 
 COLUMNS = ("frame_no", "ts_ns", "capture", "packet")
 """When and where a frame was seen."""
@@ -61,15 +62,23 @@ def durations(start: Any, end: Any) -> Any:
     return np.where((end < 0) | (end < start) | (made < 0), -1, made)
 
 
-def ended(by: Any, ts: Any, begun: Any) -> dict[str, pa.Array]:
-    """Return the columns `ended_by` and `end_ts_ns`.
+def ended(by: Any, ts: Any, begun: Any, cut_by: pa.ChunkedArray | None = None) -> dict[str, pa.Array]:
+    """Return the columns `ended_by` and `end_ts_ns`; of messages `incomplete` as well.
 
     Args:
         by: int64, of `unanswered.ENDED_BY`; 0 where it was answered.
         ts: int64, ns; -1 for unknown: the beginning of the wait is then reported.
         begun: int64, ns: when the wait began.
+        cut_by: of messages, as in `messages`: what is not whole waits for no answer.
     """
-    return {
+    made = {}
+    if cut_by is not None:
+        cut = cut_by.cast(pa.string())
+        made["incomplete"] = pc.is_valid(cut).combine_chunks()
+        why = np.where(pc.equal(cut, "sender").fill_null(False).to_numpy(), DISCARDED, CAPTURE_END)
+        is_cut = (by != 0) & made["incomplete"].to_numpy(zero_copy_only=False)
+        by, ts = np.where(is_cut, why, by), np.where(is_cut, -1, ts)
+    return made | {
         "ended_by": pa.array(ENDED_BY, pa.string()).take(pa.array(by)),
         "end_ts_ns": pa.array(np.where(ts < 0, begun, ts), mask=by == 0),
     }

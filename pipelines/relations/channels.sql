@@ -39,8 +39,8 @@ sent as (
     from published group by connection_id, channel, channel_epoch
 ),
 got as (
-    select connection_id, channel, channel_epoch, count(*) filter (where kind = 'deliver') as deliveries,
-        count(*) filter (where kind = 'get') as gets, max(deliver_ts_ns) as last_ts_ns
+    select connection_id, channel, channel_epoch, count(*) filter (where kind = 'deliver' and not coalesce(incomplete, false)) as deliveries,
+        count(*) filter (where kind = 'get' and not coalesce(incomplete, false)) as gets, max(deliver_ts_ns) as last_ts_ns
     from settlements group by connection_id, channel, channel_epoch
 ),
 asked as (

@@ -7,13 +7,13 @@ answered as (
     select connection_id, count(*) filter (where outcome = 'ack') as confirms,
         count(*) filter (where outcome = 'nack') as nacks, count(*) filter (where returned) as returns,
         count(*) filter (where outcome = 'none') as unanswered
-    from confirms group by connection_id
+    from confirms where not coalesce(incomplete, false) group by connection_id
 ),
 got as (
     select connection_id, count(*) filter (where kind = 'deliver') as deliveries,
         count(*) filter (where kind = 'get') as gets,
         count(*) filter (where outcome = 'ack' or outcome = 'nack' or outcome = 'reject') as settlements
-    from settlements group by connection_id
+    from settlements where not coalesce(incomplete, false) group by connection_id
 ),
 read as (
     select connection_id, cast(sum(records) as bigint) as records

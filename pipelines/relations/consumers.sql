@@ -29,7 +29,7 @@ given as (
         min(deliver_ts_ns) as first_ts_ns, max(deliver_ts_ns) as last_ts_ns,
         min(deliver_frame_no) as first_frame_no, max(deliver_frame_no) as last_frame_no,
         min(case when outcome = 'none' then ended_by end) as ended_by
-    from settlements where kind = 'deliver' and consumer_tag is not null
+    from settlements where kind = 'deliver' and consumer_tag is not null and not coalesce(incomplete, false)
     group by connection_id, channel, channel_epoch, consumer_tag
 ),
 keys as (

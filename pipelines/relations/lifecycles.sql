@@ -19,7 +19,8 @@ delivered as (
     from deliveries group by connection_id, frame_no
 ),
 keys as (
-    select connection_id, publish_frame_no as frame_no from confirms where publish_frame_no is not null and stream is null
+    select connection_id, publish_frame_no as frame_no from confirms
+    where publish_frame_no is not null and stream is null and not coalesce(incomplete, false)
     union all
     select connection_id, frame_no from deliveries where nth = 1
 ),

@@ -4,24 +4,26 @@ with steps as (
         deliver_frame_no as frame_no, 1 as step, cast(null as bigint) as waited_ns
     from settlements
     where deliver_ts_ns is not null and outcome <> 'auto' and outcome <> 'unknown' and kind = 'deliver'
+        and not coalesce(incomplete, false)
     union all
     select 'unacked', connection_id, channel, channel_epoch, consumer_tag, coalesce(settle_ts_ns, end_ts_ns),
         coalesce(settle_frame_no, cast(4611686018427387904 as bigint)), -1,
         coalesce(settle_ts_ns, end_ts_ns) - deliver_ts_ns
     from settlements
     where deliver_ts_ns is not null and coalesce(settle_ts_ns, end_ts_ns) is not null and outcome <> 'auto'
-        and outcome <> 'unknown' and kind = 'deliver' and coalesce(ended_by, '') <> 'capture-end'
+        and outcome <> 'unknown' and kind = 'deliver' and not coalesce(incomplete, false)
+        and coalesce(ended_by, '') <> 'capture-end'
     union all
     select 'unconfirmed', connection_id, channel, channel_epoch, cast(null as string), publish_ts_ns, publish_frame_no, 1,
         cast(null as bigint)
-    from confirms where publish_ts_ns is not null and channel is not null
+    from confirms where publish_ts_ns is not null and channel is not null and not coalesce(incomplete, false)
     union all
     select 'unconfirmed', connection_id, channel, channel_epoch, cast(null as string),
         coalesce(confirm_ts_ns, end_ts_ns), coalesce(confirm_frame_no, cast(4611686018427387904 as bigint)), -1,
         coalesce(confirm_ts_ns, end_ts_ns) - publish_ts_ns
     from confirms
     where publish_ts_ns is not null and channel is not null and coalesce(confirm_ts_ns, end_ts_ns) is not null
-        and coalesce(ended_by, '') <> 'capture-end'
+        and not coalesce(incomplete, false) and coalesce(ended_by, '') <> 'capture-end'
 ),
 moments as (
     select level, connection_id, channel, channel_epoch, consumer_tag, frame_no, max(ts_ns) as ts_ns,

@@ -10,6 +10,7 @@ with placed as (
         publish_ts_ns - lag(publish_ts_ns) over (partition by connection_id, channel, channel_epoch
             order by publish_frame_no nulls last) as turn_ns
     from confirms where channel is not null and publish_ts_ns is not null and stream is null
+        and not coalesce(incomplete, false)
 ),
 turns as (
     select connection_id, channel, channel_epoch, turn_ns,

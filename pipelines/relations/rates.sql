@@ -12,7 +12,7 @@ with happened as (
     union all
     select connection_id, exchange, queue, deliver_ts_ns, 0, 0, 0, 1, 0, 0,
         case when redelivered then 1 else 0 end, case when kind = 'get' then 1 else 0 end, coalesce(body_size, 0)
-    from settlements where deliver_ts_ns is not null
+    from settlements where deliver_ts_ns is not null and not coalesce(incomplete, false)
     union all
     select connection_id, cast(null as string), cast(null as string), ts_ns, 0, 0, 0, coalesce(records, 0), 0, 0, 0, 0,
         coalesce(size, 0)

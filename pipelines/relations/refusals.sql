@@ -8,7 +8,7 @@ with marked as (
         c.publish_capture, c.publish_ts_ns,
         case when c.outcome = 'nack' then lpad(cast(c.confirm_ts_ns as string), 20, '0') || lpad(cast(c.confirm_packet as string), 12, '0') || c.confirm_capture end as place
     from confirms c join endpoints n on c.connection_id = n.connection_id
-    where c.exchange is not null
+    where c.exchange is not null and not coalesce(c.incomplete, false)
 ),
 sums as (
     select client, server, vhost, exchange, routing_key, count(*) as publishes,

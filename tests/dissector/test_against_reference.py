@@ -19,7 +19,7 @@ FRAMES = (
 MESSAGES = (
     "kind", "from_client", "channel", "channel_epoch", "frame_no", "first_frame_no", "packet", "ts_ns", "first_packet",
     "first_ts_ns", "exchange", "routing_key", "consumer_tag", "delivery_tag", "redelivered", "mandatory", "no_ack",
-    "reply_code", "publish_seq", "body_size", "body_hash",
+    "reply_code", "publish_seq", "body_size", "body_hash", "cut_by",
 )  # fmt: skip
 PROPERTIES = (
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",

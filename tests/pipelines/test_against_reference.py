@@ -27,8 +27,28 @@ Row = dict[str, Any]
 PLACE = ("channel", "channel_epoch")
 OUTCOME = ("outcome", "ended_by", "end_ts_ns", "latency_ns")
 COLUMNS = {
-    "confirms": (*PLACE, "publish_seq", "exchange", "routing_key", "multiple", "returned", "reply_code", *OUTCOME),
-    "settlements": (*PLACE, "kind", "consumer_tag", "queue", "delivery_tag", "multiple", "requeue", *OUTCOME),
+    "confirms": (
+        *PLACE,
+        "publish_seq",
+        "exchange",
+        "routing_key",
+        "multiple",
+        "returned",
+        "reply_code",
+        *OUTCOME,
+        "incomplete",
+    ),
+    "settlements": (
+        *PLACE,
+        "kind",
+        "consumer_tag",
+        "queue",
+        "delivery_tag",
+        "multiple",
+        "requeue",
+        *OUTCOME,
+        "incomplete",
+    ),
     "rpcs": (*PLACE, "from_client", "request", "response", "reply_code", *OUTCOME),
     "flow_control": (
         "consumer_tag",

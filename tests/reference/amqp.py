@@ -63,7 +63,8 @@ def frames(path: Path | str, port_hint: int | None = None) -> list[Row]:
         `connection` (client, server, nth), `client`, `server`, `nth`; `args`, a dict of the method's arguments
         (secrets and reserved fields are not there), of `body_size`, `properties` and `headers` (header frames), or
         of `body`; `gap_before` (bytes missing just before it in its direction); and of its connection
-        `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None) and `rtt_ns` (or None).
+        `begun_ts_ns`, `last_ts_ns`, `fin_ts_ns` (first FIN or RST, or None), `ended` (sides that
+        send no more), `lacks_tail` (sides of which bytes are missing behind the last frame) and `rtt_ns` (or None).
     """
     exact = {"timestamp": _seconds}
     with (
@@ -87,6 +88,11 @@ def _frames_of(connection: Connection) -> list[Row]:
             row["from_client"] = not row["from_client"]
     # the bytes of one packet all go one way, so place and position put both directions in one order
     rows.sort(key=lambda row: (row["place"], row["position"]))
+    read = {
+        side: max((r["position"] + r["size"] for r in rows if r["from_client"] == side), default=0)
+        for side in (True, False)
+    }
+    lacking = {side for side, stream in connection.streams.items() if 0 in stream.arrived[read[side] :]}
     epochs: dict[int, int] = {}
     finished = []
     for frame_no, row in enumerate(rows):
@@ -115,6 +121,8 @@ def _frames_of(connection: Connection) -> list[Row]:
                 "last_ts_ns": connection.last_ts_ns,
                 "fin_ts_ns": connection.fin_ts_ns,
                 "rtt_ns": connection.rtt_ns,
+                "ended": connection.ended,
+                "lacks_tail": lacking,
             }
             | row
         )
@@ -257,7 +265,7 @@ def messages(rows: list[Row]) -> list[Row]:
     A message that was not completed is `is_partial`; its `body_hash` is None and its `frame_no` that of the last
     frame it had. The hash of an empty body is that of no bytes. Besides columns of the contract: `method_ts_ns`
     (when the method frame was complete), `reply_code` of a return, and of the consume or get a delivery answers the
-    `queue`, as it was given there, and `order_frame_no`.
+    `queue`, as it was given there, and `order_frame_no`. `cut_by` is None also where bytes may be missing.
     """
     return [message for group in by_connection(rows) for message in _messages_of(group)]
 
@@ -266,6 +274,7 @@ def _messages_of(group: list[Row]) -> list[Row]:
     found: list[Row] = []
     assembling: dict[tuple[int, bool], tuple[Row, bytearray]] = {}  # by channel and direction
     subscriptions = Subscriptions()
+    unsure: set[int] = set()  # messages of which bytes may be missing
     publish_seq: dict[tuple[int, int], int] = {}  # next number by (channel, epoch), once confirm.select was seen
     for row in group:
         where = (row["channel"], row["from_client"])
@@ -274,8 +283,12 @@ def _messages_of(group: list[Row]) -> list[Row]:
         order = subscriptions.see(row)
         if row["method"] == "confirm.select" and row["from_client"]:
             publish_seq.setdefault(epoch, 1)
+        if row["gap_before"] or row["is_partial"]:
+            unsure |= {id(message) for (_, side), (message, _) in assembling.items() if side == row["from_client"]}
         if row["frame_type"] == "method" and where in assembling:
-            assembling.pop(where)  # another method ends it before its time
+            message, _ = assembling.pop(where)  # another method ends it before its time
+            if row["method"] != "channel.open" and id(message) not in unsure:
+                message["cut_by"] = "sender"
         if kind:
             message = place(row) | {"kind": kind, "from_client": row["from_client"], "frame_no": row["frame_no"]}
             message |= {"first_frame_no": row["frame_no"], "method_ts_ns": row["ts_ns"]}
@@ -289,13 +302,18 @@ def _messages_of(group: list[Row]) -> list[Row]:
                 message["publish_seq"] = publish_seq[epoch]
                 publish_seq[epoch] += 1
             message |= {"body_size": None, "body_hash": None, "is_partial": True, "properties": {}, "headers": None}
+            message["cut_by"] = None
+            if row["is_partial"]:
+                unsure.add(id(message))
             found.append(message)
             assembling[where] = (message, bytearray())
         elif row["frame_type"] in ("header", "body") and where in assembling:
             message, body = assembling[where]
             announced = message["body_size"]
             if (row["frame_type"] == "header") != (announced is None):
-                assembling.pop(where)  # a second header, or a body without one
+                if row["frame_type"] == "header":  # a second one; a body without one is none
+                    assembling.pop(where)
+                    message["cut_by"] = None if id(message) in unsure else "sender"
                 continue
             message |= {name: row[name] for name in ENDS}
             if row["frame_type"] == "header":
@@ -306,6 +324,9 @@ def _messages_of(group: list[Row]) -> list[Row]:
                 message |= {"is_partial": False, "body_hash": body_hash(bytes(body))}
             if message["body_size"] is None or len(body) >= message["body_size"]:
                 del assembling[where]
+    for (_, side), (message, _) in assembling.items():
+        if id(message) not in unsure and side not in group[0]["lacks_tail"]:
+            message["cut_by"] = "sender" if side in group[0]["ended"] else "capture-end"
     return sorted(found, key=lambda message: message["frame_no"])
 
 

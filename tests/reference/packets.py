@@ -178,6 +178,7 @@ class Connection:
     syn_ts_ns: int | None = None
     rtt_ns: int | None = None  # from the SYN to the client's next ACK
     fin_ts_ns: int | None = None  # first FIN or RST
+    ended: set[bool] = field(default_factory=set)  # sides that send no more: after a FIN of theirs, or any RST
     first_ts_ns: int = 0
     last_ts_ns: int = 0
 
@@ -185,6 +186,7 @@ class Connection:
         """The server was taken for the client."""
         self.client, self.server = self.server, self.client
         self.streams = {True: self.streams[False], False: self.streams[True]}
+        self.ended = {not side for side in self.ended}
 
 
 def ip_of(packet: Packet) -> Any | None:
@@ -253,6 +255,8 @@ def read_connections(path: Path | str, port_hint: int | None = None) -> list[Con
             connection.rtt_ns = packet.ts_ns - connection.syn_ts_ns
         if tcp.flags & (dpkt.tcp.TH_FIN | dpkt.tcp.TH_RST) and connection.fin_ts_ns is None:
             connection.fin_ts_ns = packet.ts_ns
+        if tcp.flags & (dpkt.tcp.TH_FIN | dpkt.tcp.TH_RST):
+            connection.ended |= {True, False} if tcp.flags & dpkt.tcp.TH_RST else {from_client}
         if syn:
             stream.base = (tcp.seq + 1) % 2**32
         if tcp.data and not tcp.flags & dpkt.tcp.TH_RST:  # what a reset carries is an explanation, not data

@@ -38,6 +38,9 @@ def _closes(frame: Row, epoch: Epoch) -> bool:
 
 def _ending(group: list[Row], message: Row) -> Row:
     """What kept a message from being answered, as `ended_by`, `end_ts_ns` and `end_frame_no`."""
+    if cut_by := message.get("cut_by"):  # nobody waits for an answer to what is not whole
+        why = "discarded" if cut_by == "sender" else cut_by
+        return {"ended_by": why, "end_ts_ns": message["ts_ns"], "end_frame_no": message["frame_no"]}
     epoch = epoch_of(message)
     for frame in group:
         from_other_side = frame["from_client"] != message["from_client"]
@@ -95,6 +98,7 @@ def _confirms_of(group: list[Row]) -> list[Row]:
         row["reply_code"] = reply_codes.get(publish["first_frame_no"])
         row |= NOT_ENDED if answer else _ending(group, publish)
         row["latency_ns"] = answer["ts_ns"] - publish["ts_ns"] if answer else None
+        row["incomplete"] = publish["cut_by"] is not None
         found.append(row)
     return found
 
@@ -212,7 +216,7 @@ def _unsettled_row(delivery: Row) -> Row:
     row |= {f"deliver_{name}": delivery[name] for name in ENDS}
     row |= {f"settle_{name}": None for name in ENDS}
     row |= {"outcome": "auto" if delivery["no_ack"] else "none", "multiple": None, "requeue": None, "latency_ns": None}
-    return row | NOT_ENDED
+    return row | NOT_ENDED | {"incomplete": delivery["cut_by"] is not None}
 
 
 def _answer(state: _Unsettled, frame: Row) -> None:

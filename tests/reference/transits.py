@@ -13,7 +13,7 @@ HOUR_NS = 3600 * 10**9
 
 
 def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> list[Row]:
-    """One row per delivery, as `messages()` has them; `publish` is its publish, None when that is ambiguous.
+    """One row per delivery that may be whole, as `messages()` has them; `publish` is its publish, None where ambiguous.
 
     With `homes` a message stays in its virtual host, as far as connections were seen to open one; a connection that was
     not may be in any of those of its server, and where these are several, that is proof for its own messages only.
@@ -25,10 +25,10 @@ def transits(rows: list[Row], window_ns: int = HOUR_NS, homes: bool = True) -> l
     of_server: dict[str, set[str]] = {}
     for connection, vhost in vhosts.items():
         of_server.setdefault(connection[-2], set()).add(vhost)
-    publishes = [message for message in contents if message["kind"] == "publish"]
+    publishes = [message for message in contents if message["kind"] == "publish" and not message["cut_by"]]
     found = []
     for delivery in contents:
-        if delivery["kind"] not in ("deliver", "get"):
+        if delivery["kind"] not in ("deliver", "get") or delivery["cut_by"]:
             continue
         row = {f"deliver_{name}": delivery[name] for name in ("connection", *ENDS)}
         row |= {"matched_by": "ambiguous", "publish": None, "latency_ns": None}

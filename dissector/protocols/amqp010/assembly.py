@@ -55,6 +55,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Span,
     Track,
 )
+from amqpscope.dissector.protocols.bodies import UNFINISHED, cut_by
 from amqpscope.dissector.protocols.channels import channel_at, drop_channel
 from amqpscope.dissector.protocols.state import LIMIT
 from amqpscope.dissector.tcp.state import Facts
@@ -218,16 +219,16 @@ def give_up(batch: Batch, of: Channels, i: int, k: int) -> None:
     frames, tracks = batch.frames, of.tracks
     code = INTERRUPTED if tracks[k, Track.LOST] == 0 else ABANDONED
     assembly_fault(of, frames, i, code, tracks[k, Track.FIRST_NUMBER])
-    drop_track(of, k, frames[Frame.SIDE, i], i, batch.own.traits)
+    drop_track(of, k, frames[Frame.SIDE, i], i, batch.own.traits, UNFINISHED)
     frames[Frame.GAPPED, i] = 1  # nor is it known whether its receiver counted it
 
 
 @kernel
-def drop_track(of: Channels, k: int, side: int, i: int, traits: Array) -> None:
-    """Make what there is of an assembly a message, if it has content, and forget it."""
+def drop_track(of: Channels, k: int, side: int, i: int, traits: Array, how: int) -> None:
+    """Make what there is of an assembly a message, UNFINISHED or CUT_BY_*, if it has content, and forget it."""
     method = of.tracks[k, Track.METHOD]
     if method >= 0 and traits[method] & CARRIES_CONTENT != 0:
-        put_message(of, k, side, i, False)
+        put_message(of, k, side, i, how)
     end_track(of, k)
 
 
@@ -289,7 +290,7 @@ def finish(batch: Batch, of: Channels, i: int, k: int) -> None:
         code = CONTROL_UNKNOWN if tracks[k, Track.KIND] == CONTROL else METHOD_UNKNOWN
         assembly_fault(of, frames, i, code, (ids >> 8) << 16 | ids & 0xFF)
     elif method >= 0 and batch.own.traits[method] & CARRIES_CONTENT != 0:
-        put_message(of, k, frames[Frame.SIDE, i], i, True)
+        put_message(of, k, frames[Frame.SIDE, i], i, 0)
     end_track(of, k)
 
 
@@ -314,6 +315,6 @@ def end_channels(of: Channels, facts: Array, traits: Array, slots: Array, begin:
                 if tracks[k, Track.USED] != 0:
                     side = client if k & 2 == 0 else 1 - client
                     unfinished_fault(of, k, side, ABANDONED, tracks[k, Track.FIRST_NUMBER])
-                    drop_track(of, k, side, -1, traits)
+                    drop_track(of, k, side, -1, traits, cut_by(facts, slot, side))
             drop_channel(of.channels, of.free, of.table, of.first, row)
     return len(slots)

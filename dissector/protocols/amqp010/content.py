@@ -7,7 +7,6 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.kernels.words import copy_bytes
 from amqpscope.dissector.protocols.amqp010.state import (
-    UNFINISHED,
     Assembly,
     Channel,
     Channels,
@@ -16,7 +15,7 @@ from amqpscope.dissector.protocols.amqp010.state import (
     Payload,
     Track,
 )
-from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.bodies import UNFINISHED, begin_body, keep_bytes
 from amqpscope.dissector.protocols.emitting import put_fault
 from amqpscope.dissector.protocols.state import LIMIT, Place, Usage
 
@@ -174,11 +173,12 @@ def add_span(of: Channels, k: int, data: Array, offset: int, length: int, side: 
 
 
 @kernel
-def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None:
-    """Write the row of a message that is complete at frame i, or dropped there."""
+def put_message(of: Channels, k: int, side: int, i: int, how: int) -> None:
+    """Write the row of a message that is complete at frame i (0), or dropped there, as UNFINISHED or CUT_BY_*."""
     tracks, messages, assembly = of.tracks, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_track(messages, n, of, k, side)
+    is_whole = how == 0
     missing = tracks[k, Track.CUT] + tracks[k, Track.HEADER_CUT] + tracks[k, Track.MISSING]
     messages[Message.CHANNEL, n] = of.channels[k // 4, Channel.CHANNEL]
     messages[Message.FIRST_NUMBER, n] = tracks[k, Track.FIRST_NUMBER]
@@ -191,7 +191,12 @@ def put_message(of: Channels, k: int, side: int, i: int, is_whole: bool) -> None
     messages[Message.HEADER_CUT, n] = 1 if tracks[k, Track.HEADER_CUT] > 0 else 0
     messages[Message.SIZE, n] = tracks[k, Track.SIZE] if is_whole else -1
     messages[Message.MISSING, n] = missing
-    messages[Message.PARTIAL, n] = int(missing > 0) if is_whole else UNFINISHED
+    if is_whole:
+        messages[Message.PARTIAL, n] = int(missing > 0)
+    else:
+        lost = missing + tracks[k, Track.CHAIN_MISSING] + tracks[k, Track.LOST]
+        is_sure = lost == 0
+        messages[Message.PARTIAL, n] = how if is_sure else UNFINISHED
     messages[Message.HASH, n] = 1 if is_whole and tracks[k, Track.MISSING] == 0 else 0
     of.hashes[n] = hash_end(of.lanes, of.waiting, k // 2)
     messages[Message.BODY, n] = tracks[k, Track.BODY]

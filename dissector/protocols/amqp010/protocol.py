@@ -29,7 +29,6 @@ from amqpscope.dissector.protocols.amqp010.sessions import Sessions
 from amqpscope.dissector.protocols.amqp010.state import (
     FAULTS,
     SEALED,
-    UNFINISHED,
     Assembly,
     Batch,
     Channel,
@@ -269,7 +268,7 @@ class Amqp010(FramedStage):
             np.where(frame >= 0, self.frames[of_frame, frame], channel[:, of_channel])
             for of_frame, of_channel in ((Frame.SESSION, Channel.SESSION), (Frame.EPOCH, Channel.EPOCH))
         )
-        whole = rows[Message.PARTIAL] != UNFINISHED
+        whole = rows[Message.PARTIAL] < bodies.UNFINISHED
         epoch = np.where(whole, now, rows[Message.EPOCH])
         last = last_frames(rows[:, ~whole], frames)
         epoch[~whole] = np.where(last >= 0, self.frames[Frame.EPOCH, last], epoch[~whole])

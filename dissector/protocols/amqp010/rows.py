@@ -15,7 +15,8 @@ from amqpscope.dissector.fields.headers import Headers
 from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols.amqp010 import layout as ly
-from amqpscope.dissector.protocols.amqp010.state import UNFINISHED, Frame, Message
+from amqpscope.dissector.protocols.amqp010.state import Frame, Message
+from amqpscope.dissector.protocols.bodies import CUT_BY, CUT_BY_SENDER, UNFINISHED
 from amqpscope.dissector.protocols.registry import Context
 from amqpscope.dissector.protocols.rows import Columns, Made, asking, ends
 from amqpscope.spec import tables
@@ -119,7 +120,8 @@ class RowMaker:
             "body_size": array(rows[Message.SIZE], mask=rows[Message.SIZE] < 0),
             "body_hash": array(messages.hashes.view(np.int64), mask=(rows[Message.HASH] == 0) | (not self.show_hashes)),
             "is_partial": array(rows[Message.PARTIAL] > 0),
-            "unfinished": array(rows[Message.PARTIAL] == UNFINISHED),
+            "unfinished": array(rows[Message.PARTIAL] >= UNFINISHED),
+            "cut_by": CUT_BY.column(rows[Message.PARTIAL] - CUT_BY_SENDER, self.compiled),
             "missing": array(rows[Message.MISSING]),
             "session": messages.session,
             "expiration": properties.columns[TTL].cast(pa.string()),

@@ -21,8 +21,6 @@ NAMELESS = 2
 """In Session.USED."""
 PASSED = -1
 """In Span.FLAGS: these bytes are of body frames whose heads were not seen."""
-UNFINISHED = 2
-"""In Message.PARTIAL: not only are bytes missing, but frames at the end were not seen."""
 
 FAULTS = (
     *state.FAULTS,
@@ -174,7 +172,7 @@ class Message(Place):
     SIZE = column("bytes of the body")
     MISSING = column("bytes of all that were not seen")
     HASH = column("1: there is a hash of the body")
-    PARTIAL = column("1: bytes are missing; UNFINISHED")
+    PARTIAL = column("1: bytes are missing; UNFINISHED, CUT_BY_*")
     BODY = column("number under which the body is kept; -1: it is not")
     ROW = column("row of the channel")
     EPOCH = column("channel_epoch of the last frame of one that is not finished, if that is of an earlier batch")

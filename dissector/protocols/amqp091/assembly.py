@@ -70,6 +70,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Span,
     Usage,
 )
+from amqpscope.dissector.protocols.bodies import CUT_BY_SENDER, UNFINISHED, cut_by
 from amqpscope.dissector.protocols.channels import channel_at
 from amqpscope.dissector.protocols.state import LIMIT, TOO_LARGE
 from amqpscope.dissector.tcp.state import Facts
@@ -184,7 +185,8 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
             elif not may_be_cut(batch, of, i, row, other):
                 content_fault(of, frames, i, INTERRUPTED, first)
                 lose_count(of, row, k)
-            finish_message(of, row, other, side if other == k else 1 - side, False)
+            is_own = other == k and not opens
+            finish_message(of, row, other, side if other == k else 1 - side, CUT_BY_SENDER if is_own else UNFINISHED)
     if opens:
         clear(of, row)
         channels[row, Channel.EPOCH] += 1
@@ -276,11 +278,13 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side, length = frames[Frame.SIDE, i], frames[Frame.LENGTH, i]
     if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
+        how = UNFINISHED
         if frames[Frame.MISSING, i] == 0 and not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, HEADER)
             lose_count(of, row, k)
+            how = CUT_BY_SENDER
         if contents[k, Content.STATE] != 0:
-            finish_message(of, row, k, side, False)
+            finish_message(of, row, k, side, how)
         return
     touch(frames, i, contents, k)
     offset = frames[Frame.OFFSET, i]
@@ -296,7 +300,7 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
         contents[k, Content.SIZE] = HUGE
         content_fault(of, frames, i, TOO_LARGE, HUGE)
     if contents[k, Content.SIZE] == 0:
-        finish_message(of, row, k, side, True)
+        finish_message(of, row, k, side, 0)
 
 
 @kernel
@@ -309,7 +313,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
             content_fault(of, frames, i, UNEXPECTED, BODY)
             lose_count(of, row, k)
         if contents[k, Content.STATE] != 0 and contents[k, Content.LOST] != 0:
-            finish_message(of, row, k, side, False)
+            finish_message(of, row, k, side, UNFINISHED)
         return
     touch(frames, i, contents, k)
     if frames[Frame.OFFSET, i] >= 0:
@@ -319,7 +323,7 @@ def take_body(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     if contents[k, Content.OVER] > 0:
         content_fault(of, frames, i, BODY_TOO_LARGE, contents[k, Content.OVER])
     if contents[k, Content.GOT] >= contents[k, Content.SIZE]:
-        finish_message(of, row, k, side, True)
+        finish_message(of, row, k, side, 0)
 
 
 @kernel
@@ -342,6 +346,6 @@ def end_channels(of: Channels, facts: Array, slots: Array, begin: int) -> int:
                 if contents[k, Content.STATE] != 0:
                     side = facts[slot, Facts.CLIENT] if k & 1 == 0 else 1 - facts[slot, Facts.CLIENT]
                     unfinished_fault(of, row, k, side, ABANDONED, contents[k, Content.FIRST_NUMBER])
-                    finish_message(of, row, k, side, False)
+                    finish_message(of, row, k, side, cut_by(facts, slot, side))
             end_channel(of, row)
     return len(slots)

@@ -15,7 +15,6 @@ from amqpscope.dissector.protocols.amqp091.state import (
     KNOWN,
     LOST,
     OUT_OF_STEP,
-    UNFINISHED,
     UNKNOWN,
     Assembly,
     Channel,
@@ -25,7 +24,7 @@ from amqpscope.dissector.protocols.amqp091.state import (
     Message,
     Usage,
 )
-from amqpscope.dissector.protocols.bodies import begin_body, keep_bytes
+from amqpscope.dissector.protocols.bodies import UNFINISHED, begin_body, keep_bytes
 from amqpscope.dissector.protocols.emitting import put_fault
 from amqpscope.dissector.protocols.state import LIMIT, Place
 from amqpscope.dissector.tcp.state import Facts
@@ -182,8 +181,8 @@ def touch(frames: Array, i: int, contents: Array, k: int) -> None:
 
 
 @kernel
-def finish_message(of: Channels, row: int, k: int, side: int, is_over: bool) -> None:
-    """Write the row of a message that is complete, or dropped; `is_over`: its last frame was seen."""
+def finish_message(of: Channels, row: int, k: int, side: int, how: int) -> None:
+    """Write the row of a message: its last frame was seen (0), or it is dropped, as UNFINISHED or CUT_BY_*."""
     channels, contents, messages, assembly = of.channels, of.contents, of.messages, of.assembly
     n = assembly[Assembly.MESSAGES]
     put_content(messages, n, of, row, k, side)
@@ -204,8 +203,11 @@ def finish_message(of: Channels, row: int, k: int, side: int, is_over: bool) -> 
     short = size - contents[k, Content.GOT] if in_body else 0
     messages[Message.MISSING, n] = lost + short
     whole = in_body and contents[k, Content.LOST] == 0
-    ended = whole and short == 0 and is_over
-    messages[Message.PARTIAL, n] = UNFINISHED if not ended else int(lost > 0)
+    if whole and short == 0 and how == 0:
+        messages[Message.PARTIAL, n] = int(lost > 0)
+    else:
+        is_sure = lost == 0 and contents[k, Content.LOST] == 0
+        messages[Message.PARTIAL, n] = how if how > 0 and is_sure else UNFINISHED
     if whole and contents[k, Content.MISSING] == 0 and short == 0 and contents[k, Content.OVER] == 0:
         of.hashes[n] = hash_end(of.lanes, of.waiting, k)
         messages[Message.HASH, n] = 1

@@ -16,7 +16,8 @@ from amqpscope.dissector.fields.plan import Plan
 from amqpscope.dissector.kernels.arrays import Bytes, Ints
 from amqpscope.dissector.protocols import registry
 from amqpscope.dissector.protocols.amqp091 import layout as ly
-from amqpscope.dissector.protocols.amqp091.state import UNFINISHED, Frame, Message
+from amqpscope.dissector.protocols.amqp091.state import Frame, Message
+from amqpscope.dissector.protocols.bodies import CUT_BY, CUT_BY_SENDER, UNFINISHED
 from amqpscope.dissector.protocols.rows import Columns, Made, asking, ends
 from amqpscope.spec.model import Protocol
 
@@ -126,7 +127,8 @@ class RowMaker:
             "body_size": array(rows[Message.SIZE], mask=rows[Message.SIZE] < 0),
             "body_hash": array(messages.hashes.view(np.int64), mask=(rows[Message.HASH] == 0) | (not self.show_hashes)),
             "is_partial": array(rows[Message.PARTIAL] > 0),
-            "unfinished": array(rows[Message.PARTIAL] == UNFINISHED),
+            "unfinished": array(rows[Message.PARTIAL] >= UNFINISHED),
+            "cut_by": CUT_BY.column(rows[Message.PARTIAL] - CUT_BY_SENDER, self.compiled),
             "missing": array(rows[Message.MISSING]),
         }
         if messages.bodies is not None:

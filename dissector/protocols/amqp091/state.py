@@ -20,8 +20,6 @@ no request was seen, so answers to those before the capture may come; requests o
 order."""
 KNOWN, DOUBTFUL, UNKNOWN = range(3)
 """All was seen since channel.open; it was, if the last gap of the client's held nothing but bodies; it was not."""
-UNFINISHED = 2
-"""In Message.PARTIAL: not only are bytes missing, but frames at the end were not seen."""
 
 FAULTS = (
     *state.FAULTS,
@@ -113,7 +111,7 @@ class Message(Place):
     HASH = column("1: there is a hash of the body")
     SEQ = column("as in Content")
     NO_ACK = column("as in Content")
-    PARTIAL = column("1: bytes are missing; UNFINISHED")
+    PARTIAL = column("1: bytes are missing; UNFINISHED, CUT_BY_*")
     BODY = column("number under which the body is kept; -1: it is not")
 
 

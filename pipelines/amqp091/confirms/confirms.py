@@ -57,16 +57,16 @@ class Confirms(Remembers):
             (), ("basic.ack", "basic.nack", "channel.open-ok", "channel.close", "channel.close-ok", "connection.close")
         ),
         MESSAGES: Needs(
-            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content"),
+            ("exchange", "routing_key", "message_id", "body_size", "mandatory", "reply_code", "content", "cut_by"),
             ("publish", "return"),
             asks=("publish",),
         ),
     }
     _COLUMNS = (
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
-        "ts_ns", "frame_no", "capture", "packet", "unfinished", "numbered_by", ACKED,
+        "ts_ns", "frame_no", "capture", "packet", "unfinished", "cut_by", "numbered_by", ACKED,
     )  # fmt: skip
-    VERSION = 7
+    VERSION = 8
     STATE = ("conn", "gaps", "channels", "ledger", "returns", "waiting", "answers")
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
 
@@ -170,7 +170,7 @@ def confirmed(publishes: pa.Table, answers: pa.Table, out: Any) -> pa.Table:
         | {name: publishes[name] for name in ("numbered_by", "exchange", "routing_key", "message_id", "body_size")}
         | {f"publish_{name}": publishes[name] for name in ("ts_ns", "frame_no", "capture", "packet")}
         | {f"confirm_{name}": answers[name] for name in COLUMNS}
-        | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent)
+        | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent, publishes["cut_by"])
         | {
             "publish_seq": known(np.maximum(numbers, -1)),
             "protocol": PROTOCOL,

@@ -74,16 +74,16 @@ class Settlements(Remembers):
         CONNECTIONS: Needs(("rtt_ns",)),
         FRAMES: Needs(("queue", "consumer_tag", "requeue", "prefetch_count", "global"), _METHODS),
         MESSAGES: Needs(
-            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack"),
+            ("consumer_tag", "exchange", "routing_key", "redelivered", "body_size", "no_ack", "cut_by"),
             ("deliver", "get"),
             asks=("deliver", "get"),
         ),
     }
     _COLUMNS = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
-        "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished", ACKED,
+        "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished", "cut_by", ACKED,
     )  # fmt: skip
-    VERSION = 6
+    VERSION = 7
     _STORES = ("deliveries", "answers", "queues", "filled", "turned")
     STATE = ("conn", "gaps", "channels", "ledger", "consumers", "transactions", "prefetch", "opened", *_STORES)
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
@@ -233,7 +233,7 @@ class Settlements(Remembers):
             {name: rows[name] for name in (*copied, "redelivered", "body_size")}
             | {f"deliver_{name}": rows[name] for name in COLUMNS}
             | {f"settle_{name}": answers[name] for name in COLUMNS}
-            | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent)
+            | ended(out[:, OUT.BY], out[:, OUT.END_TS], sent, rows["cut_by"])
             | {
                 "protocol": PROTOCOL,
                 "delivery_tag": rows["number"],
