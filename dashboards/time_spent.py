@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,8 @@ def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row
     Args:
         rows: of `time_spent`.
         findings: of `findings`, worst first.
-        most: number of connections at most. Those on which nobody waited, or nothing can be told, are left out.
+        most: number of connections at most. Those on which nobody waited, or nothing can be told, are left out; so are
+            those of a client of which another one says the same but for figures.
     """
     named = {row["connection_id"]: -at for at, row in reversed(list(enumerate(findings)))}
     waiting = [row for row in rows if max(row["idle_ns"], row["unknown_ns"]) < row["wall_ns"] * (1 - LEAST)]
@@ -60,7 +62,13 @@ def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row
         key=lambda row: (named.get(row["connection_id"], -len(named) - 1), row["wall_ns"] - row["idle_ns"]),
         reverse=True,
     )
-    return waiting[:most]
+    distinct: dict[tuple[Any, str], Row] = {}
+    for row in waiting:
+        if len(distinct) == most:
+            break
+        who = row["connection_id"] if row["client"] is None else row["client"]
+        distinct.setdefault((who, re.sub(r"[0-9.]+", "", sentence(row))), row)
+    return list(distinct.values())
 
 
 def by_connection(rows: Sequence[Row]) -> dict[int, str]:

@@ -9,7 +9,7 @@ SECOND = 10**9
 
 def spent(number: int = 1, **columns: Any) -> dict[str, Any]:
     empty = dict.fromkeys(("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns", "blocked_ns"), 0)
-    row = {"connection_id": number, "retransmitted_bytes": 0, "captured_near": None, **empty, **columns}
+    row = {"connection_id": number, "client": None, "retransmitted_bytes": 0, "captured_near": None, **empty, **columns}
     return row | {"wall_ns": sum(row[name] for name in empty if name != "blocked_ns")}
 
 
@@ -44,6 +44,8 @@ def test_connections_of_findings_come_first_then_those_that_waited_longest() -> 
     rows = [spent(1, broker_ns=5 * SECOND), spent(2, broker_ns=SECOND), spent(3, idle_ns=SECOND), spent(4, client_ns=9)]
     assert [row["connection_id"] for row in telling(rows, [{"connection_id": 2}, {"connection_id": 4}], 3)] == [2, 4, 1]
     assert [row["connection_id"] for row in telling(rows, [], 9)] == [1, 2, 4]
+    alike = [row | {"client": "web"} for row in rows]
+    assert [row["connection_id"] for row in telling(alike, [], 9)] == [1, 4]
 
 
 def test_the_first_screen_has_it_within_its_width() -> None:
