@@ -18,6 +18,8 @@ OWNERS = {
     "idle_ns": "nobody waits",
 }
 """Who has a share of the time, in the order in which a moment is theirs, and what is said of it."""
+SHORT = 0.02
+"""Connections that last no longer than this share of the longest one are not shown."""
 LEAST = 0.01
 """Share of the time below which an owner is not named."""
 NEAR = {
@@ -48,18 +50,24 @@ def _why(row: Row, name: str) -> str:
 
 
 def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row]:
-    """Return the connections whose time is worth a line: those that findings name, then those that waited longest.
+    """Return the connections whose time is worth a line: of clients that findings name, then those that waited longest.
 
     Args:
         rows: of `time_spent`.
         findings: of `findings`, worst first.
         most: number of connections at most. Those on which nobody waited, or nothing can be told, are left out; so are
-            those of a client of which another one says the same but for figures.
+            those that are short beside others, or of a client of which another one says the same but for figures.
     """
-    named = {row["connection_id"]: -at for at, row in reversed(list(enumerate(findings)))}
-    waiting = [row for row in rows if max(row["idle_ns"], row["unknown_ns"]) < row["wall_ns"] * (1 - LEAST)]
+    rows = list(rows)
+    of = {row["connection_id"]: (row["client"] or row["connection_id"], row["server"]) for row in rows}
+    named = {of.get(row["connection_id"]): -at for at, row in reversed(list(enumerate(findings)))}
+    brief = SHORT * max((row["wall_ns"] for row in rows), default=0)
+    waiting = [
+        row for row in rows
+        if row["wall_ns"] >= brief and max(row["idle_ns"], row["unknown_ns"]) < row["wall_ns"] * (1 - LEAST)
+    ]  # fmt: skip
     waiting.sort(
-        key=lambda row: (named.get(row["connection_id"], -len(named) - 1), row["wall_ns"] - row["idle_ns"]),
+        key=lambda row: (named.get(of[row["connection_id"]], -len(named) - 1), row["wall_ns"] - row["idle_ns"]),
         reverse=True,
     )
     distinct: dict[tuple[Any, str], Row] = {}

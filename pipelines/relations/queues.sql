@@ -143,7 +143,7 @@ given as (
         cast(sum(gets) as bigint) as gets, cast(sum(rejected) as bigint) as rejected,
         cast(sum(requeued) as bigint) as requeued, cast(sum(unsettled) as bigint) as unsettled,
         -- put back, and nobody got them again
-        cast(sum(requeued) - sum(redelivered) as bigint) as given_back
+        cast(sum(requeued) + sum(returned) - sum(redelivered) as bigint) as given_back
     from (
         select n.server, coalesce(n.vhost, '') as vhost, s.queue,
             count(*) filter (where not coalesce(s.redelivered, false)) as outs,
@@ -151,12 +151,16 @@ given as (
             count(*) filter (where s.kind = 'get') as gets,
             count(*) filter (where s.outcome = 'nack' or s.outcome = 'reject') as rejected,
             count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
-            count(*) filter (where s.outcome = 'none') as unsettled
+            count(*) filter (where s.outcome = 'none') as unsettled,
+            -- the broker takes back what its consumer has not settled at the end
+            count(*) filter (where s.outcome = 'none' and (s.ended_by = 'connection-close'
+                or s.ended_by = 'channel-close' or s.ended_by = 'recover')) as returned
         from settlements s join endpoints n on s.connection_id = n.connection_id
         where s.queue is not null
         group by n.server, coalesce(n.vhost, ''), s.queue
         union all
-        select server, coalesce(vhost, ''), queue, deliveries - redeliveries, redeliveries, 0, rejected, requeued, unsettled
+        select server, coalesce(vhost, ''), queue, deliveries - redeliveries, redeliveries, 0, rejected, requeued,
+            unsettled, case when ended_by like '%close' then unsettled else 0 end
         from consumers where is_by_key
     ) g group by server, vhost, queue
 ),

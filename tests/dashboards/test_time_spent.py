@@ -9,7 +9,15 @@ SECOND = 10**9
 
 def spent(number: int = 1, **columns: Any) -> dict[str, Any]:
     empty = dict.fromkeys(("unknown_ns", "network_ns", "broker_ns", "client_ns", "idle_ns", "blocked_ns"), 0)
-    row = {"connection_id": number, "client": None, "retransmitted_bytes": 0, "captured_near": None, **empty, **columns}
+    row = {
+        "connection_id": number,
+        "client": None,
+        "server": "s",
+        "retransmitted_bytes": 0,
+        "captured_near": None,
+        **empty,
+        **columns,
+    }
     return row | {"wall_ns": sum(row[name] for name in empty if name != "blocked_ns")}
 
 
@@ -40,12 +48,19 @@ def test_what_is_not_sure_is_said() -> None:
     assert sentence(spent(idle_ns=SECOND, captured_near="<somewhere>")) == "1 s: 100% nobody waits"
 
 
+def numbers(rows: list[dict[str, Any]], findings: list[int], most: int = 9) -> list[int]:
+    return [row["connection_id"] for row in telling(rows, [{"connection_id": each} for each in findings], most)]
+
+
 def test_connections_of_findings_come_first_then_those_that_waited_longest() -> None:
-    rows = [spent(1, broker_ns=5 * SECOND), spent(2, broker_ns=SECOND), spent(3, idle_ns=SECOND), spent(4, client_ns=9)]
-    assert [row["connection_id"] for row in telling(rows, [{"connection_id": 2}, {"connection_id": 4}], 3)] == [2, 4, 1]
-    assert [row["connection_id"] for row in telling(rows, [], 9)] == [1, 2, 4]
-    alike = [row | {"client": "web"} for row in rows]
-    assert [row["connection_id"] for row in telling(alike, [], 9)] == [1, 4]
+    waits = [spent(1, broker_ns=5 * SECOND), spent(2, broker_ns=SECOND), spent(4, client_ns=2 * SECOND)]
+    rows = [*waits, spent(3, idle_ns=SECOND), spent(5, client_ns=9)]
+    assert numbers(rows, [2, 4], 3) == [2, 4, 1]
+    assert numbers(rows, []) == [1, 4, 2], "not who did not wait, nor for an instant"
+    assert numbers([row | {"client": "web"} for row in rows], []) == [1, 4], "one that says the same is enough"
+    of_one = [row | {"client": "web" if row["connection_id"] in (2, 5) else "shop"} for row in rows]
+    assert numbers(of_one, [5]) == [2, 1, 4], "a finding names a client by one of its connections"
+    assert numbers([], [1]) == []
 
 
 def test_the_first_screen_has_it_within_its_width() -> None:

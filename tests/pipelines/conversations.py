@@ -8,7 +8,7 @@ from typing import Any
 from pamqp import commands
 
 from tests.dissector.builders import Packet, pcap
-from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, content, handshake, method, opening
+from tests.dissector.wire import CLIENT, SERVER, STEP, T0, Tape, Turn, content, handshake, method, opening
 from tests.pipelines.analyzed import walked
 
 BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -86,4 +86,10 @@ def returned(key: str, count: int) -> Turn:
 def later(tape: Tape, seconds: float) -> Tape:
     """Let its next packet come later."""
     tape.start_ns += int(seconds * 10**9)
+    return tape
+
+
+def at(tape: Tape, seconds: float) -> Tape:
+    """Let its next packet come so many seconds after T0."""
+    tape.start_ns = T0 + int(seconds * 10**9) - len(tape.packets) * STEP
     return tape

@@ -13,6 +13,7 @@ from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, content, method
 from tests.pipelines.analyzed import findings, related
 from tests.pipelines.conversations import (
     BEAT,
+    at,
     begun_before,
     bind,
     closed,
@@ -145,6 +146,28 @@ def test_requests_that_nobody_answers(tmp_path: Path) -> None:
     assert findings(of_tapes(tmp_path, asked()), "con-expired") == []
 
 
+def called(kept: float, works: float) -> list[Tape]:
+    """Calls whose server is quick or slow, and whose caller takes answers at once, or late."""
+    server = connected(40001, name="tax").play([*declare("tax"), *consume("tax")])
+    caller = connected(40000, name="shop").play([*declare("mine"), *consume("mine")])
+    for number in range(1, 4):
+        named = {"correlation_id": f"c{number}", "message_id": f"m{number}"}
+        answer = {"correlation_id": f"c{number}", "message_id": f"a{number}"}
+        at(caller, 10 * number).play([sent("", "tax", 1, reply_to="mine", **named)])
+        at(server, 10 * number + 0.01).play([given("", "tax", 1, number, reply_to="mine", **named)])
+        at(server, 10 * number + 0.01 + works).play([sent("", "mine", 1, **answer)])
+        at(caller, 10 * number + 0.02 + works + kept).play([given("", "mine", 1, number, **answer)])
+    return [server, caller]
+
+
+def test_who_keeps_an_answer(tmp_path: Path) -> None:
+    found = text_of("call-late", tmp_path, *called(kept=2, works=0.005))
+    assert "answers wait up to 2.0" in found and "in queue mine before shop takes them" in found
+    assert "tax takes up to 5" in found and "ms for one" in found
+    assert "tax takes up to 2" in text_of("call-late", tmp_path, *called(kept=0, works=2))
+    assert "before shop takes" not in text_of("call-late", tmp_path, *called(kept=0, works=2))
+
+
 # ------------------------------------------------------------------------------------------------ time to live of each
 
 
@@ -243,6 +266,19 @@ def test_what_is_put_back_at_the_last_delivery_is_gone(tmp_path: Path) -> None:
     assert row["severity"] == "note" and "they went to exchange dead" in row["text"]
     assert text_of("con-redelivery-loop", tmp_path, limited(limit=3)) == ""
     assert text_of("con-redelivery-loop", tmp_path, limited(deliveries=2)) == ""
+
+
+def test_what_a_dead_consumer_held_is_left_in_the_queue(tmp_path: Path) -> None:
+    def left(*turns: Turn) -> int | None:
+        web = connected(40000).play([*declare("q"), sent("", "q", 10)])
+        worker = connected(40001, 0.1).play([*consume("q", no_ack=False), given("", "q", 3), *turns])
+        (row,) = related(of_tapes(tmp_path, web, worker), "queues")
+        found: int | None = row["left_over"]
+        return found
+
+    close = (CLIENT, method(commands.Channel.Close(200, "", 0, 0)))
+    assert left() == 7
+    assert left((CLIENT, method(commands.Basic.Ack(1))), close) == 9
 
 
 # ---------------------------------------------------------------------------------------------------------- replicas
