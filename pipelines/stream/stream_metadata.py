@@ -21,7 +21,7 @@ _CREATE = "create-super-stream"
 COMMANDS = ("metadata", "metadata-update", _CREATE)
 _COLUMNS = (
     "connection_id", "frame_no", "capture", "packet", "ts_ns", "from_client", "command", "stream", "streams",
-    "response_code", "partitions",
+    "response_code", "partitions", "brokers",
 )  # fmt: skip
 _WORDS = [what(STREAM_FRAMES, command) for command in COMMANDS]
 _MOST = 1000
@@ -51,11 +51,25 @@ def _rows(frame: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if frame["command"] == "metadata-update":
         yield frame | {"left_out": 0}
         return
-    try:
-        streams = json.loads(frame["partitions" if frame["command"] == _CREATE else "streams"] or "[]")
-    except (ValueError, RecursionError):
-        return
+    streams = _listed(frame["partitions" if frame["command"] == _CREATE else "streams"])
+    named = [each for each in _listed(frame["brokers"])[:_MOST] if isinstance(each, dict)]
+    nodes = {each["reference"]: each for each in named if isinstance(each.get("reference"), int)}
     found = [each if isinstance(each, dict) else {"stream": each} for each in streams if isinstance(each, (dict, str))]
     for number, each in enumerate(found[:_MOST], 1):
-        left_out = len(found) - _MOST if number == _MOST else 0
-        yield frame | {"stream": each.get("stream"), "response_code": each.get("code"), "left_out": left_out}
+        leader = nodes.get(each["leader"], {}) if isinstance(each.get("leader"), int) else {}
+        yield frame | {
+            "stream": each.get("stream"),
+            "response_code": each.get("code"),
+            "left_out": len(found) - _MOST if number == _MOST else 0,
+            "leader_host": leader.get("host"),
+            "leader_port": leader.get("port"),
+        }
+
+
+def _listed(text: str | None) -> list[Any]:
+    """Return a list that a column has as JSON text; an empty one where it is none."""
+    try:
+        made = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return made if isinstance(made, list) else []

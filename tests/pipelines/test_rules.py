@@ -157,6 +157,30 @@ def test_partitions_of_a_super_stream_that_is_made_are_not_missing() -> None:
     assert [row["text"].split(",")[0] for row in findings(tables)] == ["c asked 1 time for stream invoices-2024"]
 
 
+def sent_away(times: int = 4, uses: str = "other", ends: bool = True, of_one: bool = False) -> dict[str, pa.Table]:
+    """A client that asks where a stream is, each time on another connection."""
+    given = {"command": "metadata", "stream": "meters", "response_code": 1, "leader_host": "pod-0", "leader_port": 5552}
+    numbers = [1 if of_one else number for number in range(1, times + 1)]
+    ending = "client-gone" if ends else "open"
+    return {
+        "endpoints": table(
+            "endpoints", [BROKER | {"connection_id": each, "ending": ending} for each in dict.fromkeys(numbers)]
+        ),
+        "stream_metadata": table("stream_metadata", [
+            given | {"connection_id": each, "frame_no": at, "packet": at, "ts_ns": at * 10**9}
+            for at, each in enumerate(numbers)
+        ]),
+        "rpcs": table("rpcs", [{"connection_id": 1, "request": "subscribe", "stream": uses, "request_frame_no": 1}]),
+    }  # fmt: skip
+
+
+def test_clients_that_are_sent_to_a_host_that_they_do_not_reach() -> None:
+    (row,) = findings(sent_away(), "str-unreached")
+    assert "on 4 connections" in row["text"] and "sent to pod-0:5552" in row["text"]
+    for calm in (sent_away(uses="meters"), sent_away(ends=False), sent_away(of_one=True), sent_away(times=2)):
+        assert findings(calm, "str-unreached") == []
+
+
 def test_what_is_sure_of_streams_does_not_depend_on_other_protocols() -> None:
     """A publish of AMQP in a gap says nothing of what was refused of a stream."""
     lost = {"connection_id": 1, "outcome": "none", "ended_by": "gap", "exchange": "e", "routing_key": "k"}

@@ -1073,6 +1073,19 @@ def test_streams_that_have_no_row_are_counted():
     assert {row["left_out"] for row in rows} == {0, 234}
 
 
+def test_a_stream_has_the_host_of_its_leader():
+    talk = Talk(1)
+    nodes = [{"reference": 0, "host": "a", "port": 5552}, {"reference": 1, "host": "b", "port": 2**32 - 1}, 7, {}]
+    streams = [{"stream": f"s{at}", "code": 1, "leader": leader} for at, leader in enumerate((1, 0, 2, None, [1]))]
+    for brokers in (json.dumps(nodes), "[", None):
+        talk.frame(False, "metadata", is_response=True, correlation_id=1, streams=json.dumps(streams), brokers=brokers)
+    rows = walked(tables_of(talk), [StreamMetadata()])["stream_metadata"].to_pylist()
+    nobody = (None, None)
+    assert [(row["leader_host"], row["leader_port"]) for row in rows] == [
+        ("b", 2**32 - 1), ("a", 5552), *[nobody] * 3, *[nobody] * 10,
+    ]  # fmt: skip
+
+
 def test_partitions_that_are_asked_for_have_rows():
     talk = Talk(1)
     names = json.dumps(["a-b-c", "d"])
