@@ -230,14 +230,16 @@ def _queues(queues: Sequence[Row], width: int) -> str:
     if not busy:
         return ""
     rows = [["QUEUE", "IN", "OUT", "LEFT", "WAIT p50/max", "CONSUMER (limit)", "NACK", "REJ"]]
-    places = Counter(name for name, _ in {(row["queue"], row["vhost"]) for row in queues})
+    vhosts = Counter(name for name, _ in {(row["queue"], row["vhost"]) for row in queues})
+    servers = Counter(row["queue"] for row in queues)
     for row in busy[:MOST_QUEUES]:
         wait = (
             f"{duration(row['wait_p50_ns'])} / {duration(row['wait_max_ns'])}"
             if row["wait_p50_ns"] is not None
             else "?"
         )
-        of = f"{row['vhost'] or '?'}: " if places[row["queue"]] > 1 else ""
+        of = f"{row['vhost'] or '?'}: " if vhosts[row["queue"]] > 1 else ""
+        of = of or (f"{row['server']}: " if servers[row["queue"]] > 1 else "")
         rows.append([
             clean(of + row["queue"]), _number(row["ins"]), _number(row["outs"]), _signed(row["left_over"]),
             wait if row["waits"] or row["outs"] else "-", _readers(row), _number(row["nacked"] or None, "-"),

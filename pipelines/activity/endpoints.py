@@ -38,7 +38,7 @@ _LONGEST = 200
 class Endpoints(OpenRows):
     """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
 
-    tables, VERSION = ("endpoints",), 4
+    tables, VERSION = ("endpoints",), 5
     needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES))}
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -84,7 +84,7 @@ def _declared(rows: pa.Table) -> pa.Table:
     columns |= {"connection_name": _texts(client, "connection_name")}
     columns |= {name: _texts(client, name) for name in _NAMED}
     columns |= {f"server_{name}": _texts(server, name) for name in _NAMED[:2]}
-    columns["unreadable"] = _unreadable(rows)
+    columns |= {"cluster_name": _texts(server, "cluster_name"), "unreadable": _unreadable(rows)}
     return conform("endpoints", columns, len(rows))
 
 

@@ -227,18 +227,28 @@ keys as (
 ),
 queues as (
     select server, vhost, queue from keys group by server, vhost, queue
+),
+clusters as (
+    select server, max(cluster_name) as cluster_name from endpoints group by server
+),
+scattered as (
+    -- seen at several addresses, which are one broker's or one cluster's unless all of these have names of their own
+    select q.vhost, q.queue
+    from queues q join clusters c on q.server = c.server
+    group by q.vhost, q.queue
+    having count(*) > 1 and count(distinct c.cluster_name) < count(*)
 )
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
     d.delivery_limit, coalesce(r.expirations, 0) as expirations, r.max_expiration_ms, coalesce(r.requests, 0) as requests,
     -- more came out than went in: it had messages before, or others publish to it unseen
-    case when x.rows is null and b.queue is null and l.server is null and coalesce(r.unsure, 0) = 0
+    case when z.queue is null and x.rows is null and b.queue is null and l.server is null and coalesce(r.unsure, 0) = 0
             and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
             and (r.ins is not null or (d.packet is not null and coalesce(g.outs, 0) = 0 and w.ways is null))
             and coalesce(y.returns, 0) <= coalesce(r.ins, 0) - coalesce(g.outs, 0)
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) - coalesce(y.returns, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
-    case when x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null
+    case when z.queue is null and x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null
             and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) = 0
             and (e.purged_ts_ns is null or e.purged_ts_ns < r.first_ts_ns)
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
@@ -269,3 +279,4 @@ left join fed b on q.server = b.server and q.vhost = b.vhost and q.queue = b.que
 left join feeding w on q.server = w.server and q.vhost = w.vhost
 left join lost l on q.server = l.server and q.vhost = l.vhost
 left join died i on q.server = i.server and q.vhost = i.vhost and q.queue = i.queue
+left join scattered z on q.vhost = z.vhost and q.queue = z.queue

@@ -55,14 +55,16 @@ def interleaved(*contents: list[bytes]) -> bytes:
     return b"".join(frames[i] for i in range(longest) for frames in contents if i < len(frames))
 
 
-def handshake(name: str | None = None, vhost: str = "/") -> list[Turn]:
+def handshake(name: str | None = None, vhost: str = "/", cluster: str = "") -> list[Turn]:
     """What both say until a connection is up.
 
     Args:
         name: of the client (connection_name).
         vhost: its virtual host.
+        cluster: name of the broker's cluster.
     """
-    start = commands.Connection.Start(server_properties={"product": "broker"}, mechanisms="PLAIN", locales="en_US")
+    properties = {"product": "broker"} | ({"cluster_name": cluster} if cluster else {})
+    start = commands.Connection.Start(server_properties=properties, mechanisms="PLAIN", locales="en_US")
     start_ok = commands.Connection.StartOk(
         client_properties={"capabilities": {"basic.nack": True}} | ({"connection_name": name} if name else {}),
         mechanism="PLAIN", response="\0guest\0s3cret-guest", locale="en_US",

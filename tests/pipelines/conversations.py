@@ -23,10 +23,10 @@ def of_tapes(folder: Path, *tapes: Tape) -> Any:
 
 
 def connected(
-    port: int, seconds: float = 0, server_port: int = 5672, name: str | None = None, vhost: str = "/"
+    port: int, seconds: float = 0, server_port: int = 5672, name: str | None = None, vhost: str = "/", cluster: str = ""
 ) -> Tape:
     tape = Tape(port=port, start_ns=T0 + int(seconds * 10**9), server_port=server_port)
-    return tape.play([*handshake(name, vhost), *opening(1)])
+    return tape.play([*handshake(name, vhost, cluster), *opening(1)])
 
 
 def begun_before(port: int, seconds: float) -> Tape:
