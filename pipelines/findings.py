@@ -177,7 +177,9 @@ class _Vhosts:
 
     @cached_property
     def _names(self) -> set[str]:
-        text = "select queue from queues group by queue having count(distinct vhost) > 1"
+        text = (
+            "select server, queue from queues where vhost <> '' group by server, queue having count(distinct vhost) > 1"
+        )
         return {row["queue"] for row in self._select(text)}
 
     @cached_property
@@ -225,9 +227,20 @@ def _thing(rule: Rule, row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def replica(name: str) -> str:
-    """Return the name of a program without what numbers its copies: worker-1, orders-6b7c9d5f4-x2x9k."""
-    parts = re.split(r"([^\W_]+)", name[:_LONGEST])
-    return "".join("#" if any(map(str.isdigit, part)) else part for part in parts)
+    """Return the name of a program without what numbers its copies: worker-1, web0, orders-6b7c9d5f4-x2x9k.
+
+    What has an address in it is left as it is: behind several of these are several programs.
+    """
+    name = name[:_LONGEST]
+    if _ADDRESS.search(name):
+        return name
+    parts = re.split(r"([^\W_]+)", name)
+    return "".join(_NUMBER.sub("#", part) if any(map(str.isdigit, part)) else part for part in parts)
+
+
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|:[0-9a-f]{0,4}:")
+_NUMBER = re.compile(r"(?<=[^\W\d_])\d+$|^.*\d[^\d].*$|^\d+$", re.DOTALL)
+"""Of a word: the number behind its letters; else all of it."""
 
 
 def _party(verdict: str | None) -> str | None:

@@ -26,7 +26,8 @@ _COLUMNS = (
     "expiration", "cut_by",
 )  # fmt: skip
 _SUMS = ("count", "bytes", "mandatories", "requests", "replies", "expirations", "unknown_sizes")
-_LEAST, _MOST = ("first_frame_no", "first_ts_ns"), ("last_frame_no", "last_ts_ns", "max_bytes", "max_expiration_ms")
+_LEAST = ("first_frame_no", "first_ts_ns", "min_expiration_ms")
+_MOST = ("last_frame_no", "last_ts_ns", "max_bytes", "max_expiration_ms")
 _PLACES = {"first_frame_no": ("first_capture", "first_packet"), "last_frame_no": ("last_capture", "last_packet")}
 """Columns of the rows at which a run begins and ends."""
 _RUN = "run"
@@ -76,9 +77,9 @@ def _ones(messages: pa.Table) -> pa.Table:
         "requests": asks.cast(pa.int64()),
         "replies": pc.and_not(answers, asks).cast(pa.int64()),
         "expirations": pc.is_valid(messages["expiration"]).cast(pa.int64()),
-        "max_expiration_ms": _milliseconds(messages["expiration"]),
         "unknown_sizes": pc.is_null(size).cast(pa.int64()),
     }
+    columns["min_expiration_ms"] = columns["max_expiration_ms"] = _milliseconds(messages["expiration"])
     for end, places in (("first", _PLACES["first_frame_no"]), ("last", _PLACES["last_frame_no"])):
         columns |= {f"{end}_frame_no": messages["frame_no"], f"{end}_ts_ns": messages["ts_ns"]}
         columns |= {name: messages[name.partition("_")[2]] for name in places}

@@ -13,7 +13,7 @@ with tags as (
 given as (
     select connection_id, channel, channel_epoch, consumer_tag, min(queue) as queue,
         case when count(exchange) = count(*) and max(exchange) = '' and min(routing_key) = max(routing_key)
-            then min(routing_key) end as queue_by_key,
+            and min(routing_key) not like 'amq.rabbitmq.reply-to%' then min(routing_key) end as queue_by_key,
         count(*) as deliveries,
         count(*) filter (where outcome = 'ack') as acks,
         count(*) filter (where outcome = 'nack' or outcome = 'reject') as rejected,
@@ -58,9 +58,11 @@ waits as (
     group by connection_id, channel, channel_epoch, consumer_tag
 ),
 ends as (
-    select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns, min_by(packet, frame_no) as packet, min_by(capture, frame_no) as capture,
-        min(case when from_client then 'client' else 'server' end) as cancelled_by
-    from operations where method = 'basic.cancel'
+    -- its answer says so as well, where the request is missing
+    select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns, min_by(packet, frame_no) as packet,
+        min_by(capture, frame_no) as capture,
+        min_by(case when from_client = (method = 'basic.cancel') then 'client' else 'server' end, frame_no) as cancelled_by
+    from operations where method = 'basic.cancel' or method = 'basic.cancel-ok'
     group by connection_id, channel, channel_epoch, consumer_tag
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch, k.consumer_tag,
@@ -99,7 +101,8 @@ left join waits w on k.connection_id = w.connection_id and k.channel = w.channel
     and k.channel_epoch = w.channel_epoch and k.consumer_tag = w.consumer_tag
 left join ends x on k.connection_id = x.connection_id and k.channel = x.channel
     and k.channel_epoch = x.channel_epoch and k.consumer_tag = x.consumer_tag
-left join latency_summary p on k.connection_id = p.connection_id and k.consumer_tag = p.consumer_tag
+left join latency_summary p on k.connection_id = p.connection_id and k.channel = p.channel
+    and k.channel_epoch = p.channel_epoch and k.consumer_tag = p.consumer_tag
     and p.metric = 'settlement' and p.grouping = 'consumer_tag'
 left join settlements f on k.connection_id = f.connection_id and g.first_frame_no = f.deliver_frame_no
 left join settlements z on k.connection_id = z.connection_id and g.last_frame_no = z.deliver_frame_no

@@ -92,6 +92,9 @@ reached as (
             as unsure,
         cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.expirations else 0 end)
             as bigint) as expirations,
+        cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns
+            and cast(e.last_ts_ns - p.first_ts_ns as double) > 1000000.0 * p.min_expiration_ms then p.expirations else 0 end)
+            as bigint) as expirable,
         max(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.max_expiration_ms end)
             as max_expiration_ms,
         cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.requests else 0 end)
@@ -100,6 +103,7 @@ reached as (
     left join doubted u on p.connection_id = u.connection_id and p.first_frame_no = u.first_frame_no
         and p.exchange = u.exchange and p.routing_key = u.routing_key
     join endpoints n on p.connection_id = n.connection_id
+    join (select server, max(last_ts_ns) as last_ts_ns from endpoints group by server) e on n.server = e.server
     join routed t on n.server = t.server and coalesce(n.vhost, '') = t.vhost and p.exchange = t.exchange
         and p.routing_key = t.routing_key
     left join gone g on t.server = g.server and t.vhost = g.vhost and t.queue = g.queue and p.last_ts_ns >= g.ts_ns
@@ -240,7 +244,8 @@ scattered as (
 )
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
-    d.delivery_limit, coalesce(r.expirations, 0) as expirations, r.max_expiration_ms, coalesce(r.requests, 0) as requests,
+    d.delivery_limit, coalesce(r.expirations, 0) as expirations,
+    coalesce(r.expirable, 0) as expirable, r.max_expiration_ms, coalesce(r.requests, 0) as requests,
     -- more came out than went in: it had messages before, or others publish to it unseen
     case when z.queue is null and x.rows is null and b.queue is null and l.server is null and coalesce(r.unsure, 0) = 0
             and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
@@ -252,7 +257,7 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
             and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) = 0
             and (e.purged_ts_ns is null or e.purged_ts_ns < r.first_ts_ns)
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
-            and d.message_ttl_ms is null and coalesce(r.expirations, 0) = 0 and d.max_length_bytes is null
+            and d.message_ttl_ms is null and coalesce(r.expirable, 0) = 0 and d.max_length_bytes is null
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
                 or (d.overflow like 'reject-publish%' and r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) <= d.max_length))
             and (coalesce(g.given_back, 0) <= 0 or coalesce(d.queue_type, 'classic') = 'classic')

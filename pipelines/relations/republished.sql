@@ -1,4 +1,4 @@
--- One row per client and queue of which it takes messages and publishes them again, under their id, to where they come back from.
+-- One row per queue whose consumers publish messages of it again, under their ids, to where they come back from.
 -- None without rows of published.
 with takers as (
     select server, coalesce(vhost, '') as vhost, queue, client from consumers where queue is not null
@@ -15,57 +15,87 @@ ways as (
     where s.queue is not null and d.queue is not null
     group by n.server, coalesce(n.vhost, ''), s.queue, d.queue
 ),
-keyed as (
-    select t.server, t.vhost, t.exchange, t.routing_key, w.queue, w.into_queue
-    from routed t join ways w on t.server = w.server and t.vhost = w.vhost and t.queue = w.into_queue
-    group by t.server, t.vhost, t.exchange, t.routing_key, w.queue, w.into_queue
-),
 own as (
-    select p.connection_id, p.exchange, p.routing_key, l.server, l.vhost, l.queue, l.into_queue, k.client
+    -- some libraries publish on a connection of its own, whose name goes on behind a dot
+    select p.connection_id, n.client, t.server, t.vhost, p.exchange, p.routing_key, w.queue, w.into_queue
     from published p
     join endpoints n on p.connection_id = n.connection_id
-    join keyed l on n.server = l.server and coalesce(n.vhost, '') = l.vhost and p.exchange = l.exchange
-        and p.routing_key = l.routing_key
-    join takers k on l.server = k.server and l.vhost = k.vhost and l.queue = k.queue and n.client = k.client
-    group by p.connection_id, p.exchange, p.routing_key, l.server, l.vhost, l.queue, l.into_queue, k.client
+    join routed t on n.server = t.server and coalesce(n.vhost, '') = t.vhost and p.exchange = t.exchange
+        and p.routing_key = t.routing_key
+    join ways w on t.server = w.server and t.vhost = w.vhost and t.queue = w.into_queue
+    join takers k on w.server = k.server and w.vhost = k.vhost and w.queue = k.queue
+        and (n.client = k.client or substring(n.client, 1, length(k.client) + 1) = k.client || '.')
+    group by p.connection_id, n.client, t.server, t.vhost, p.exchange, p.routing_key, w.queue, w.into_queue
+),
+senders as (
+    -- they, and who else publishes there
+    select p.connection_id, p.exchange, p.routing_key, n.server, coalesce(n.vhost, '') as vhost, n.client,
+        max(case when p.connection_id = o.connection_id then 1 else 0 end) as is_own
+    from published p
+    join endpoints n on p.connection_id = n.connection_id
+    join own o on n.server = o.server and coalesce(n.vhost, '') = o.vhost and p.exchange = o.exchange
+        and p.routing_key = o.routing_key
+    group by p.connection_id, p.exchange, p.routing_key, n.server, coalesce(n.vhost, ''), n.client
 ),
 sent as (
     -- some are in both
-    select o.server, o.vhost, o.queue, o.into_queue, o.client, c.message_id, c.connection_id,
-        c.publish_frame_no as frame_no, c.publish_ts_ns as ts_ns, c.publish_packet as packet,
-        c.publish_capture as capture
-    from confirms c
-    join own o on c.connection_id = o.connection_id and c.exchange = o.exchange and c.routing_key = o.routing_key
-    where c.message_id is not null and c.publish_frame_no is not null
-    union
-    select o.server, o.vhost, o.queue, o.into_queue, o.client, u.message_id, u.connection_id, u.frame_no, u.ts_ns,
-        u.packet, u.capture
-    from unconfirmed u
-    join own o on u.connection_id = o.connection_id and u.exchange = o.exchange and u.routing_key = o.routing_key
-    where u.message_id is not null
+    select connection_id, publish_frame_no as frame_no, exchange, routing_key, message_id, publish_ts_ns as ts_ns,
+        publish_packet as packet, publish_capture as capture
+    from confirms where message_id is not null and publish_frame_no is not null and stream is null
+    union all
+    select connection_id, frame_no, exchange, routing_key, message_id, ts_ns, packet, capture
+    from unconfirmed where message_id is not null
+),
+placed as (
+    select k.server, k.vhost, k.client, k.is_own, s.connection_id, s.frame_no, s.exchange, s.routing_key, s.message_id,
+        s.ts_ns, s.packet, s.capture,
+        lpad(cast(s.ts_ns as string), 20, '0') || lpad(cast(s.packet as string), 12, '0') || s.capture as place
+    from sent s
+    join senders k on s.connection_id = k.connection_id and s.exchange = k.exchange and s.routing_key = k.routing_key
+    group by k.server, k.vhost, k.client, k.is_own, s.connection_id, s.frame_no, s.exchange, s.routing_key,
+        s.message_id, s.ts_ns, s.packet, s.capture
 ),
 again as (
-    select server, vhost, queue, into_queue, client, message_id, count(*) as times,
-        min(connection_id) as connection_id, min(ts_ns) as first_ts_ns, max(ts_ns) as last_ts_ns,
-        min_by(packet, frame_no) as first_packet, max_by(packet, frame_no) as last_packet,
-        min_by(capture, frame_no) as first_capture, max_by(capture, frame_no) as last_capture
-    from sent group by server, vhost, queue, into_queue, client, message_id having count(*) >= 4
+    select p.server, p.vhost, p.exchange, p.routing_key, p.message_id, count(*) as times, max(o.count) as of_others,
+        count(distinct p.client) as clients, min(p.client) as client, min(p.connection_id) as connection_id,
+        min(p.ts_ns) as first_ts_ns, max(p.ts_ns) as last_ts_ns,
+        min(p.place) as begin, min_by(p.packet, p.place) as first_packet, min_by(p.capture, p.place) as first_capture,
+        max(p.place) as until, max_by(p.packet, p.place) as last_packet, max_by(p.capture, p.place) as last_capture
+    from placed p
+    left join (
+        select server, vhost, exchange, routing_key, message_id, count(*) as count from placed where is_own = 0
+        group by server, vhost, exchange, routing_key, message_id
+    ) o on p.server = o.server and p.vhost = o.vhost and p.exchange = o.exchange and p.routing_key = o.routing_key
+        and p.message_id = o.message_id
+    where p.is_own = 1
+    group by p.server, p.vhost, p.exchange, p.routing_key, p.message_id
+    having count(*) >= 5
+),
+looped as (
+    select a.server, a.vhost, w.queue, w.into_queue, a.message_id, a.times, a.of_others, a.clients, a.client,
+        a.connection_id, a.first_ts_ns, a.last_ts_ns, a.begin, a.first_packet, a.first_capture, a.until,
+        a.last_packet, a.last_capture
+    from again a
+    join (
+        select server, vhost, exchange, routing_key, queue, into_queue from own
+        group by server, vhost, exchange, routing_key, queue, into_queue
+    ) w on a.server = w.server and a.vhost = w.vhost and a.exchange = w.exchange and a.routing_key = w.routing_key
 ),
 taken as (
-    select a.server, a.vhost, a.queue, a.client, a.message_id, min(t.deliver_ts_ns) as first_ts_ns,
-        count(*) as deliveries
-    from again a
-    join transits t on a.queue = t.queue and a.message_id = t.message_id and not t.redelivered
-    join endpoints m on t.deliver_connection_id = m.connection_id and a.server = m.server and a.client = m.client
-    group by a.server, a.vhost, a.queue, a.client, a.message_id
+    select l.server, l.vhost, l.queue, l.message_id, min(t.deliver_ts_ns) as first_ts_ns, count(*) as deliveries
+    from (select server, vhost, queue, message_id from looped group by server, vhost, queue, message_id) l
+    join transits t on l.message_id = t.message_id and not t.redelivered
+        and l.queue = coalesce(t.queue, case when t.exchange = '' then t.routing_key end)
+    join endpoints m on t.deliver_connection_id = m.connection_id and l.server = m.server
+    group by l.server, l.vhost, l.queue, l.message_id
 )
--- what was its own from the beginning is no message that it took
-select a.server, a.vhost, a.queue, a.into_queue, a.client, count(*) as messages, max(a.times) as most,
-    min(a.connection_id) as connection_id, min(a.first_ts_ns) as first_ts_ns, max(a.last_ts_ns) as last_ts_ns,
-    min_by(a.first_packet, a.first_ts_ns) as first_packet, max_by(a.last_packet, a.last_ts_ns) as last_packet,
-    min_by(a.first_capture, a.first_ts_ns) as first_capture, max_by(a.last_capture, a.last_ts_ns) as last_capture
-from again a
-join taken t on a.server = t.server and a.vhost = t.vhost and a.queue = t.queue and a.client = t.client
-    and a.message_id = t.message_id
-where t.first_ts_ns < a.first_ts_ns and t.deliveries >= a.times
-group by a.server, a.vhost, a.queue, a.into_queue, a.client
+-- what was its own from the beginning is no message that it took; and one that is not published again has come to its end
+select l.server, l.vhost, l.queue, l.into_queue, min(l.client) as client, max(l.clients) as clients, count(*) as messages,
+    max(l.times) as most, count(*) filter (where l.of_others > 0) as of_others, min(l.connection_id) as connection_id,
+    min(l.first_ts_ns) as first_ts_ns, max(l.last_ts_ns) as last_ts_ns,
+    min_by(l.first_packet, l.begin) as first_packet, max_by(l.last_packet, l.until) as last_packet,
+    min_by(l.first_capture, l.begin) as first_capture, max_by(l.last_capture, l.until) as last_capture
+from looped l
+join taken t on l.server = t.server and l.vhost = t.vhost and l.queue = t.queue and l.message_id = t.message_id
+where t.first_ts_ns < l.first_ts_ns and t.deliveries >= l.times and (l.times >= 10 or t.deliveries <= l.times)
+group by l.server, l.vhost, l.queue, l.into_queue
