@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -234,14 +235,16 @@ def _queues(queues: Sequence[Row], width: int) -> str:
     if not busy:
         return ""
     rows = [["QUEUE", "IN", "OUT", "LEFT", "WAIT p50/max", "CONSUMER (limit)", "NACK", "REJ"]]
+    places = Counter(name for name, _ in {(row["queue"], row["vhost"]) for row in queues})
     for row in busy[:MOST_QUEUES]:
         wait = (
             f"{duration(row['wait_p50_ns'])} / {duration(row['wait_max_ns'])}"
             if row["wait_p50_ns"] is not None
             else "?"
         )
+        of = f"{row['vhost'] or '?'}: " if places[row["queue"]] > 1 else ""
         rows.append([
-            clean(row["queue"]), _number(row["ins"]), _number(row["outs"]), _signed(row["left_over"]),
+            clean(of + row["queue"]), _number(row["ins"]), _number(row["outs"]), _signed(row["left_over"]),
             wait if row["waits"] or row["outs"] else "-", _readers(row), _number(row["nacked"] or None, "-"),
             _number(row["rejected"] or None, "-"),
         ])  # fmt: skip

@@ -23,10 +23,10 @@ _WORDS = kinds("publish")
 _KEY = ("connection_id", "channel", "channel_epoch", "exchange", "routing_key", "stream")
 _COLUMNS = (
     *_KEY, "frame_no", "ts_ns", "capture", "packet", "body_size", "mandatory", "reply_to", "correlation_id",
-    "cut_by",
+    "expiration", "cut_by",
 )  # fmt: skip
-_SUMS = ("count", "bytes", "mandatories", "requests", "replies", "unknown_sizes")
-_LEAST, _MOST = ("first_frame_no", "first_ts_ns"), ("last_frame_no", "last_ts_ns", "max_bytes")
+_SUMS = ("count", "bytes", "mandatories", "requests", "replies", "expirations", "unknown_sizes")
+_LEAST, _MOST = ("first_frame_no", "first_ts_ns"), ("last_frame_no", "last_ts_ns", "max_bytes", "max_expiration_ms")
 _PLACES = {"first_frame_no": ("first_capture", "first_packet"), "last_frame_no": ("last_capture", "last_packet")}
 """Columns of the rows at which a run begins and ends."""
 _RUN = "run"
@@ -36,7 +36,7 @@ _SUMMED = pa.schema([field for field in schema("published") if field.name != "ts
 class Published(OpenRows):
     """The walk that writes `published`. Its state is the sums of the run that is open."""
 
-    tables, VERSION = ("published",), 1
+    tables, VERSION = ("published",), 2
     needs: ClassVar[Mapping[int, Needs]] = {
         MESSAGES: Needs(tuple(name for name in _COLUMNS if name not in ("connection_id", "frame_no", "ts_ns")))
     }
@@ -75,12 +75,21 @@ def _ones(messages: pa.Table) -> pa.Table:
         "mandatories": messages["mandatory"].fill_null(False).cast(pa.int64()),
         "requests": asks.cast(pa.int64()),
         "replies": pc.and_not(answers, asks).cast(pa.int64()),
+        "expirations": pc.is_valid(messages["expiration"]).cast(pa.int64()),
+        "max_expiration_ms": _milliseconds(messages["expiration"]),
         "unknown_sizes": pc.is_null(size).cast(pa.int64()),
     }
     for end, places in (("first", _PLACES["first_frame_no"]), ("last", _PLACES["last_frame_no"])):
         columns |= {f"{end}_frame_no": messages["frame_no"], f"{end}_ts_ns": messages["ts_ns"]}
         columns |= {name: messages[name.partition("_")[2]] for name in places}
     return pa.table({f.name: columns[f.name] for f in _SUMMED}).cast(_SUMMED)
+
+
+def _milliseconds(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times to live (ms) that publishers give as text; null for what is no such number: brokers refuse it."""
+    if texts.null_count == len(texts):
+        return texts.cast(pa.int64())
+    return pc.if_else(pc.match_substring_regex(texts, "^[0-9]{1,18}$"), texts, None).cast(pa.int64())
 
 
 def _summed(rows: pa.Table) -> pa.Table:

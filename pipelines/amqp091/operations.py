@@ -43,6 +43,7 @@ TYPED: Mapping[str, tuple[str, type]] = {
     "x-max-length-bytes": ("max_length_bytes", int),
     "x-overflow": ("overflow", str),
     "x-message-ttl": ("message_ttl_ms", int),
+    "x-delivery-limit": ("delivery_limit", int),
     "x-expires": ("expires_ms", int),
     "x-dead-letter-exchange": ("dead_letter_exchange", str),
     "x-dead-letter-routing-key": ("dead_letter_routing_key", str),

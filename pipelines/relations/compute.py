@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.places import Place
-from amqpscope.pipelines.findings import evaluate
+from amqpscope.pipelines.findings import ASKED, evaluate
 from amqpscope.pipelines.folder import parts, read_parts, suffices, weight
 from amqpscope.pipelines.model.events import decoded
 from amqpscope.pipelines.model.walk import conform, schema
@@ -145,7 +145,7 @@ class Plan(NamedTuple):
         asked = set(NAMES if wanted is None else wanted)
         read: set[str] = set()
         if asked & {*FINDINGS}:
-            read = {"endpoints", *read_by_rules()} if rules is None else {*SOURCES, *texts()}
+            read = {*ASKED, *read_by_rules()} if rules is None else {*SOURCES, *texts()}
         run = needed(asked | read)
         read = read.union(*(tables_of(texts()[name]) for name in run))
         if (asked | read) & {*MADE}:

@@ -12,6 +12,8 @@ with tags as (
 ),
 given as (
     select connection_id, channel, channel_epoch, consumer_tag, min(queue) as queue,
+        case when count(exchange) = count(*) and max(exchange) = '' and min(routing_key) = max(routing_key)
+            then min(routing_key) end as queue_by_key,
         count(*) as deliveries,
         count(*) filter (where outcome = 'ack') as acks,
         count(*) filter (where outcome = 'nack' or outcome = 'reject') as rejected,
@@ -62,7 +64,8 @@ ends as (
     group by connection_id, channel, channel_epoch, consumer_tag
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch, k.consumer_tag,
-    coalesce(g.queue, t.queue) as queue,
+    coalesce(g.queue, t.queue, g.queue_by_key) as queue,
+    g.queue is null and t.queue is null and g.queue_by_key is not null as is_by_key,
     case when l.prefetch_count is not null then l.prefetch_count
         when t.frame_no is not null and h.opened_ts_ns is not null then 0 else cast(null as int) end as prefetch,
     t.no_ack, t.ts_ns as begun_ts_ns, t.capture as begun_capture, t.packet as begun_packet,

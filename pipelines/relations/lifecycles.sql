@@ -2,7 +2,8 @@
 with deliveries as (
     select t.publish_connection_id as connection_id, t.publish_frame_no as frame_no, t.publish_ts_ns, t.publish_capture,
         t.publish_packet, t.exchange, t.routing_key, t.matched_by, t.deliver_ts_ns, t.deliver_connection_id,
-        t.deliver_capture, t.deliver_packet, s.queue, s.settle_ts_ns, s.settle_packet, s.outcome, s.redelivered,
+        t.deliver_capture, t.deliver_packet,
+        coalesce(s.queue, case when s.exchange = '' then s.routing_key end) as queue, s.settle_ts_ns, s.settle_packet, s.outcome, s.redelivered,
         row_number() over (partition by t.publish_connection_id, t.publish_frame_no
             order by t.deliver_ts_ns nulls last, t.deliver_connection_id nulls last, t.deliver_frame_no nulls last,
                 t.matched_by nulls last, t.exchange nulls last, t.routing_key nulls last) as nth

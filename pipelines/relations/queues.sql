@@ -1,7 +1,7 @@
 -- One row per queue of a broker and virtual host: what went in, as far as bindings were seen, what came out, who reads it.
 with declared as (
     select c.server, c.vhost, c.queue, c.arguments, c.packet, c.capture, o.max_length, o.max_length_bytes, o.overflow,
-        o.message_ttl_ms, o.dead_letter_exchange, o.queue_type, o.auto_delete,
+        o.message_ttl_ms, o.delivery_limit, o.dead_letter_exchange, o.queue_type, o.auto_delete,
         row_number() over (partition by c.server, c.vhost, c.queue
             order by c.ts_ns nulls last, c.connection_id nulls last, c.frame_no nulls last) as earliest
     from changes c join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
@@ -89,7 +89,13 @@ reached as (
         cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns
             and (u.connection_id is not null or g.ts_ns is not null
                 or not (p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns)) then p.count else 0 end) as bigint)
-            as unsure
+            as unsure,
+        cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.expirations else 0 end)
+            as bigint) as expirations,
+        max(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.max_expiration_ms end)
+            as max_expiration_ms,
+        cast(sum(case when p.last_ts_ns >= t.from_ts_ns and p.first_ts_ns < t.to_ts_ns then p.requests else 0 end)
+            as bigint) as requests
     from published p
     left join doubted u on p.connection_id = u.connection_id and p.first_frame_no = u.first_frame_no
         and p.exchange = u.exchange and p.routing_key = u.routing_key
@@ -133,20 +139,26 @@ refused as (
     group by t.server, t.vhost, t.queue
 ),
 given as (
-    select n.server, coalesce(n.vhost, '') as vhost, s.queue,
-        count(*) filter (where not coalesce(s.redelivered, false)) as outs,
-        count(*) filter (where s.redelivered) as redelivered,
-        count(*) filter (where s.kind = 'get') as gets,
-        count(*) filter (where s.outcome = 'nack' or s.outcome = 'reject') as rejected,
-        count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
-        count(*) filter (where s.outcome = 'none') as unsettled,
+    select server, vhost, queue, cast(sum(outs) as bigint) as outs, cast(sum(redelivered) as bigint) as redelivered,
+        cast(sum(gets) as bigint) as gets, cast(sum(rejected) as bigint) as rejected,
+        cast(sum(requeued) as bigint) as requeued, cast(sum(unsettled) as bigint) as unsettled,
         -- put back, and nobody got them again
-        count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue)
-            - count(*) filter (where s.redelivered) as given_back,
-        cast(sum(s.body_size) as bigint) as bytes
-    from settlements s join endpoints n on s.connection_id = n.connection_id
-    where s.queue is not null
-    group by n.server, coalesce(n.vhost, ''), s.queue
+        cast(sum(requeued - redelivered) as bigint) as given_back
+    from (
+        select n.server, coalesce(n.vhost, '') as vhost, s.queue,
+            count(*) filter (where not coalesce(s.redelivered, false)) as outs,
+            count(*) filter (where s.redelivered) as redelivered,
+            count(*) filter (where s.kind = 'get') as gets,
+            count(*) filter (where s.outcome = 'nack' or s.outcome = 'reject') as rejected,
+            count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
+            count(*) filter (where s.outcome = 'none') as unsettled
+        from settlements s join endpoints n on s.connection_id = n.connection_id
+        where s.queue is not null
+        group by n.server, coalesce(n.vhost, ''), s.queue
+        union all
+        select server, coalesce(vhost, ''), queue, deliveries - redeliveries, redeliveries, 0, rejected, requeued, unsettled
+        from consumers where is_by_key
+    ) g group by server, vhost, queue
 ),
 strange as (
     -- delivered though no binding that was seen leads there: the queue has bindings older than the capture
@@ -159,13 +171,18 @@ strange as (
     group by n.server, coalesce(n.vhost, ''), s.queue
 ),
 waits as (
-    select n.server, coalesce(n.vhost, '') as vhost, s.queue, t.latency_ns, t.deliver_connection_id, t.deliver_frame_no,
-        row_number() over (partition by n.server, coalesce(n.vhost, ''), s.queue
-            order by t.latency_ns nulls last, t.deliver_connection_id nulls last, t.deliver_frame_no nulls last) as place
-    from transits t
-    join settlements s on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
-    join endpoints n on t.deliver_connection_id = n.connection_id
-    where t.latency_ns >= 0 and s.queue is not null and not coalesce(s.redelivered, false)
+    select server, vhost, queue, latency_ns, deliver_connection_id, deliver_frame_no,
+        row_number() over (partition by server, vhost, queue
+            order by latency_ns nulls last, deliver_connection_id nulls last, deliver_frame_no nulls last) as place
+    from (
+        select n.server, coalesce(n.vhost, '') as vhost,
+            coalesce(s.queue, case when s.exchange = '' then s.routing_key end) as queue, t.latency_ns,
+            t.deliver_connection_id, t.deliver_frame_no
+        from transits t
+        join settlements s on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
+        join endpoints n on t.deliver_connection_id = n.connection_id
+        where t.latency_ns >= 0 and not coalesce(s.redelivered, false)
+    ) d where queue is not null
 ),
 spans as (
     select server, vhost, queue, count(*) as waits, max(latency_ns) as wait_max_ns, min(latency_ns) as wait_min_ns
@@ -209,6 +226,7 @@ queues as (
 )
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
+    d.delivery_limit, coalesce(r.expirations, 0) as expirations, r.max_expiration_ms, coalesce(r.requests, 0) as requests,
     -- more came out than went in: it had messages before, or others publish to it unseen
     case when x.rows is null and b.queue is null and l.server is null and coalesce(r.unsure, 0) = 0
             and coalesce(g.outs, 0) <= coalesce(r.ins, 0)
@@ -220,7 +238,7 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
             and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) = 0
             and (e.purged_ts_ns is null or e.purged_ts_ns < r.first_ts_ns)
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
-            and d.message_ttl_ms is null and d.max_length_bytes is null
+            and d.message_ttl_ms is null and coalesce(r.expirations, 0) = 0 and d.max_length_bytes is null
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
                 or (d.overflow like 'reject-publish%' and r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) <= d.max_length))
             and (coalesce(g.given_back, 0) <= 0 or coalesce(d.queue_type, 'classic') = 'classic')

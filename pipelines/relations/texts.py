@@ -18,7 +18,7 @@ SOURCES = (
     "endpoints", "operations", "published", "confirms", "settlements", "rpcs", "transits", "flow_control",
     "latency_summary", "stream_deliveries",
     "heartbeats", "channel_errors", "failures", "captures", "gaps", "deaths", "tcp_delays", "calls", "violations",
-    "stream_metadata",
+    "stream_metadata", "unconfirmed",
 )  # fmt: skip
 """Statistics that they read."""
 _NAMED = re.compile(r"\b(?:from|join)\s+([a-z_0-9]+)")

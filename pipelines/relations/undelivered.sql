@@ -46,7 +46,11 @@ fed as (
 )
 select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages,
     case when q.max_length >= 0 then q.max_length end as max_length, q.max_length_bytes, q.overflow,
-    case when q.message_ttl_ms > 0 then q.message_ttl_ms end as message_ttl_ms, q.dead_letter_exchange,
+    case when q.message_ttl_ms > 0 then q.message_ttl_ms end as message_ttl_ms, q.expirations,
+    -- how long any of them lives at most: of its own time to live and the queue's, the shorter one counts
+    case when q.expirations >= q.ins + q.nacked and (q.message_ttl_ms is null or q.message_ttl_ms <= 0
+            or q.max_expiration_ms < q.message_ttl_ms) then q.max_expiration_ms
+        when q.message_ttl_ms > 0 then q.message_ttl_ms end as life_ms, q.requests, q.dead_letter_exchange,
     d.queue is not null as died, q.consumers, q.polls, q.client, q.declared_packet, q.declared_capture,
     f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
 from queues q

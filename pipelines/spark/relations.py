@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from amqpscope.dissector.places import Place, readable, remove_tree
 from amqpscope.dissector.tables.output import HIDDEN
-from amqpscope.pipelines.findings import evaluate
+from amqpscope.pipelines.findings import ASKED, evaluate
 from amqpscope.pipelines.folder import parts, weight
 from amqpscope.pipelines.model.walk import schema as declared
 from amqpscope.pipelines.relations import compute, database
@@ -74,7 +74,7 @@ def relations(
                     if made in asked:
                         yield made, known[made]
         if asked & {*compute.FINDINGS}:
-            for name in {"endpoints", *read_by_rules()} - small.keys():
+            for name in {*ASKED, *read_by_rules()} - small.keys():
                 if (few := _few(known[name])) is not None:
                     small[name] = few
             for name, table in findings(spark, known, small).items():

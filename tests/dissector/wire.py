@@ -55,11 +55,17 @@ def interleaved(*contents: list[bytes]) -> bytes:
     return b"".join(frames[i] for i in range(longest) for frames in contents if i < len(frames))
 
 
-def handshake() -> list[Turn]:
+def handshake(name: str | None = None, vhost: str = "/") -> list[Turn]:
+    """What both say until a connection is up.
+
+    Args:
+        name: of the client (connection_name).
+        vhost: its virtual host.
+    """
     start = commands.Connection.Start(server_properties={"product": "broker"}, mechanisms="PLAIN", locales="en_US")
     start_ok = commands.Connection.StartOk(
-        client_properties={"capabilities": {"basic.nack": True}}, mechanism="PLAIN", response="\0guest\0s3cret-guest",
-        locale="en_US",
+        client_properties={"capabilities": {"basic.nack": True}} | ({"connection_name": name} if name else {}),
+        mechanism="PLAIN", response="\0guest\0s3cret-guest", locale="en_US",
     )  # fmt: skip
     tune = {"channel_max": 2047, "frame_max": 131072, "heartbeat": 60}
     return [
@@ -67,7 +73,10 @@ def handshake() -> list[Turn]:
         (SERVER, method(start, 0)),
         (CLIENT, method(start_ok, 0)),
         (SERVER, method(commands.Connection.Tune(**tune), 0)),
-        (CLIENT, method(commands.Connection.TuneOk(**tune), 0) + method(commands.Connection.Open(), 0)),
+        (
+            CLIENT,
+            method(commands.Connection.TuneOk(**tune), 0) + method(commands.Connection.Open(virtual_host=vhost), 0),
+        ),
         (SERVER, method(commands.Connection.OpenOk(), 0)),
     ]
 

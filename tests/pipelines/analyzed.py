@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.reading import Reading
-from amqpscope.pipelines.findings import evaluate
+from amqpscope.pipelines.findings import ASKED, evaluate
 from amqpscope.pipelines.model.walk import schema
 from amqpscope.pipelines.relations import compute, database
 from amqpscope.pipelines.relations.texts import tables_of
@@ -65,7 +65,7 @@ def findings(statistics: dict[str, pa.Table], code: str | None = None) -> list[d
     if code is None:
         return related(statistics, "findings")
     rules = [rule for rule in load() if rule.code == code]
-    read = {"endpoints"}.union(*(tables_of(f"{rule.sql} {rule.applies} {rule.unsure}") for rule in rules))
+    read = {*ASKED}.union(*(tables_of(f"{rule.sql} {rule.applies} {rule.unsure}") for rule in rules))
     tables = {**statistics, **dict(compute.compute(statistics, read & {*compute.NAMES}))}
     with database.connect() as connection:
         for name in read:

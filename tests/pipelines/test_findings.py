@@ -757,6 +757,17 @@ def test_many_connections_that_one_device_cuts_are_compared_in_groups() -> None:
     assert [(row["code"], row["count"]) for row in findings({"endpoints": made})] == [("cnx-middlebox", count)]
 
 
+def made_of(rule: rules.Rule, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Findings of a rule that selects rows of a table t."""
+    blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
+
+    def select(text: str) -> list[dict[str, Any]]:
+        return [] if "from queues" in text else [dict(row) for row in rows] if " t " in text else [blind]
+
+    found: list[dict[str, Any]] = evaluate(select, [rule])["findings"].to_pylist()
+    return found
+
+
 def test_findings_of_one_client_that_differ_in_figures_are_one_thing() -> None:
     """Versions, codes and names are no figures; a client that is not known is none."""
     rule = rules.Rule("my-rule", "note", "client", "t", "true", "{client} {code} {old:count} of [queue {queue}]", "")
@@ -767,10 +778,7 @@ def test_findings_of_one_client_that_differ_in_figures_are_one_thing() -> None:
             ("web", 404, 1, None), ("shop", 404, 1, "a"), (None, 404, 1, "a"), (None, 404, 2, "a"),
         )
     ]  # fmt: skip
-    blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
-    made = evaluate(lambda text: [dict(row) for row in rows] if " t " in text else [blind], [rule])[
-        "findings"
-    ].to_pylist()
+    made = made_of(rule, rows)
     things = Counter(row["thing"] for row in made)
     assert sorted(things.values()) == [1, 1, 1, 1, 1, 1, 2]
     assert {row["such"] for row in made if things[row["thing"]] == 2} == {1}
@@ -779,8 +787,5 @@ def test_findings_of_one_client_that_differ_in_figures_are_one_thing() -> None:
 def test_findings_that_are_left_out_are_counted_in_their_thing() -> None:
     rule = rules.Rule("my-rule", "note", "client", "t", "true", "{client} {count:count}", "")
     rows = [{"client": "web", "server": "s", "count": number + 1} for number in range(150)]
-    blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
-    made = evaluate(lambda text: [dict(row) for row in rows] if " t " in text else [blind], [rule])[
-        "findings"
-    ].to_pylist()
+    made = made_of(rule, rows)
     assert (len(made), {row["thing"] for row in made}, {row["such"] for row in made}) == (100, {0}, {149})

@@ -10,85 +10,33 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from tests.dissector.builders import Packet, pcap
-from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, content, handshake, method, opening
+from tests.captures.damage.recordings import recorded
+from tests.dissector.builders import pcap
+from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, method
 from tests.pipelines.analyzed import findings, related, walked
+from tests.pipelines.conversations import (
+    BEAT,
+    begun_before,
+    bind,
+    closed,
+    connected,
+    consume,
+    declare,
+    exchange,
+    given,
+    later,
+    of_tapes,
+    returned,
+    sent,
+)
+from tests.tickets import FOLDER as TICKETS
 
 CODES = ("pub-dropped", "con-expired", "con-missing", "pub-unbound", "con-late-reply", "pub-unroutable", "pub-sync")
-BEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
-BYE = commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
 
 def found(folder: Path, *tapes: Tape) -> dict[str, str]:
     """The texts of what those rules find in connections, by code."""
-    packets: list[Packet] = [packet for tape in tapes for packet in tape.packets]
-    (folder / "made.pcap").write_bytes(pcap(sorted(packets, key=lambda each: each.ts_ns), ns=True))
-    rows = findings(walked(folder / "made.pcap"))
-    return {row["code"]: row["text"] for row in rows if row["code"] in CODES}
-
-
-def connected(port: int, seconds: float = 0, server_port: int = 5672) -> Tape:
-    tape = Tape(port=port, start_ns=T0 + int(seconds * 10**9), server_port=server_port)
-    return tape.play([*handshake(), *opening(1)])
-
-
-def begun_before(port: int, seconds: float) -> Tape:
-    """A connection whose handshake is not in the capture."""
-    return Tape(port=port, start_ns=T0 + int(seconds * 10**9), syn=False, isn=(5000, 6000))
-
-
-def closed(tape: Tape) -> Tape:
-    return tape.play([(CLIENT, method(BYE, 0)), (SERVER, method(commands.Connection.CloseOk(), 0))]).end()
-
-
-def declare(queue: str, exclusive: bool = False, **arguments: Any) -> list[Turn]:
-    given = {name.replace("_", "-"): value for name, value in arguments.items()}
-    ok = commands.Queue.DeclareOk(queue=queue, message_count=0, consumer_count=0)
-    return [
-        (CLIENT, method(commands.Queue.Declare(queue=queue, exclusive=exclusive, arguments=given))),
-        (SERVER, method(ok)),
-    ]
-
-
-def exchange(name: str, kind: str = "topic", **arguments: Any) -> list[Turn]:
-    given = {each.replace("_", "-"): value for each, value in arguments.items()}
-    command = commands.Exchange.Declare(exchange=name, exchange_type=kind, arguments=given)
-    return [(CLIENT, method(command)), (SERVER, method(commands.Exchange.DeclareOk()))]
-
-
-def bind(queue: str, name: str, key: str) -> list[Turn]:
-    command = commands.Queue.Bind(queue=queue, exchange=name, routing_key=key)
-    return [(CLIENT, method(command)), (SERVER, method(commands.Queue.BindOk()))]
-
-
-def consume(queue: str, tag: str = "c") -> list[Turn]:
-    command = commands.Basic.Consume(queue=queue, consumer_tag=tag, no_ack=True)
-    return [(CLIENT, method(command)), (SERVER, method(commands.Basic.ConsumeOk(consumer_tag=tag)))]
-
-
-def sent(name: str, key: str, count: int, mandatory: bool = False) -> Turn:
-    command = commands.Basic.Publish(exchange=name, routing_key=key, mandatory=mandatory)
-    return CLIENT, b"".join(method(command) + b"".join(content(b"x")) for _ in range(count))
-
-
-def given(name: str, key: str, count: int, first: int = 1, tag: str = "c") -> Turn:
-    made = [
-        method(commands.Basic.Deliver(consumer_tag=tag, delivery_tag=number, exchange=name, routing_key=key))
-        + b"".join(content(b"x"))
-        for number in range(first, first + count)
-    ]
-    return SERVER, b"".join(made)
-
-
-def returned(key: str, count: int) -> Turn:
-    command = commands.Basic.Return(reply_code=312, reply_text="NO_ROUTE", exchange="", routing_key=key)
-    return SERVER, b"".join(method(command) + b"".join(content(b"x")) for _ in range(count))
-
-
-def later(tape: Tape, seconds: float) -> Tape:
-    """Let its next packet come later."""
-    tape.start_ns += int(seconds * 10**9)
-    return tape
+    return {row["code"]: row["text"] for row in findings(of_tapes(folder, *tapes)) if row["code"] in CODES}
 
 
 LIMITED, AGEING = {"x_max_length": 10}, {"x_message_ttl": 100}
@@ -149,6 +97,14 @@ def lossy() -> Tape:
     return tape
 
 
+def encrypted() -> Tape:
+    """A connection over TLS, at another port."""
+    tape = Tape(port=40001)
+    packets, _ = recorded(str(TICKETS / "encrypted.pcap"))
+    tape.packets += [replace(each, ts_ns=each.ts_ns - packets[0].ts_ns + T0 + 50_000_000) for each in packets]
+    return tape
+
+
 OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
     "a consumer that began before the capture": lambda limits: [
         filled(**limits),
@@ -159,6 +115,7 @@ OTHERS: dict[str, Callable[[dict[str, Any]], list[Tape]]] = {
         Tape(port=40001, server_port=5673, start_ns=T0 + 50_000_000, syn=False, isn=(5000, 6000))
         .play([given("", "q", 40, 100)]),
     ],
+    "a consumer that cannot be read": lambda limits: [filled(**limits), encrypted()],
     "publishes that a blocked broker does not read": lambda limits: [
         later(connected(40000).play([
             *declare("q", **limits),

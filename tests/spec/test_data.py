@@ -93,6 +93,7 @@ MUST_HAVE = {
     "covered": "server last_ts_ns",
     "undelivered": "server vhost queue ins outs messages max_length message_ttl_ms consumers",
     "unbound": "client server vhost exchange routing_key messages bindings bound_key bound_queue bound_packet",
+    "republished": "server vhost queue into_queue client messages most",
     "dead_paths": "connection_id from_client since_ts_ns",
     "cuts": "connection_id quiet_ns closed_by",
     "late": "connection_id asked request frame_no since_ts_ns until_ts_ns latency_ns since_packet until_packet",

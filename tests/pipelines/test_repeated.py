@@ -1,0 +1,261 @@
+"""What is done again and again (published back, consumed anew, asked in vain), and what only looks like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from amqpscope.pipelines.findings import replica
+from tests.dissector.wire import CLIENT, SERVER, Tape, Turn, content, method
+from tests.pipelines.analyzed import findings, related
+from tests.pipelines.conversations import (
+    BEAT,
+    begun_before,
+    bind,
+    closed,
+    connected,
+    consume,
+    declare,
+    exchange,
+    given,
+    later,
+    of_tapes,
+    sent,
+)
+
+QUEUE_TYPE = {"x_queue_type": "quorum"}
+
+
+def text_of(code: str, folder: Path, *tapes: Tape) -> str:
+    """The text of the one finding of a rule; empty where it has none."""
+    rows = findings(of_tapes(folder, *tapes), code)
+    assert len(rows) <= 1
+    return rows[0]["text"] if rows else ""
+
+
+# ------------------------------------------------------------------------------------------------ published back
+
+
+def worked(*turns: Turn, into: str = "q", times: int = 6, own: bool = False, new_ids: bool = False) -> list[Tape]:
+    """A worker that publishes a message of queue q again under its id, after each delivery."""
+    web = connected(40000, name="web").play([*declare("q"), *turns])
+    worker = connected(40001, 0.005, name="worker-1").play(consume("q"))
+    if own:
+        worker.play([sent("", "q", 1, message_id="m0")])
+    else:
+        web.start_ns += 10_000_000
+        web.play([sent("", "q", 1, message_id="m0")])
+    worker.start_ns += 20_000_000
+    for number in range(1, times + 1):
+        name = f"m{number - 1 if new_ids else 0}"
+        headers = {"attempt": number}
+        worker.play([given("", "q", 1, number, message_id=name, headers={"attempt": number - 1} if number > 1 else {})])
+        if into != "q":
+            headers["x-death"] = [{"queue": into, "reason": "expired", "count": 1}]
+        worker.play([sent("", into, 1, message_id=f"m{number if new_ids else 0}", headers=headers)])
+    return [web, later(worker, 1).play([(CLIENT, BEAT)])]
+
+
+def test_a_message_that_its_consumer_publishes_back(tmp_path: Path) -> None:
+    found = text_of("con-redelivery-loop", tmp_path, *worked())
+    assert "worker-1 publishes 1 message of queue q again and again" in found and "6 times" in found
+    assert text_of("con-redelivery-loop", tmp_path, *worked(times=3)) == "", "three attempts"
+    assert text_of("con-redelivery-loop", tmp_path, *worked(own=True)) == "", "it asks itself"
+    assert text_of("con-redelivery-loop", tmp_path, *worked(new_ids=True)) == "", "work that makes more work"
+    assert text_of("con-redelivery-loop", tmp_path, *worked(*declare("next"), into="next")) == "", "the next step"
+
+
+def test_a_message_that_comes_back_through_a_queue_that_delays(tmp_path: Path) -> None:
+    web = connected(40000, name="web").play([*declare("q"), *declare("wait", x_message_ttl=10)])
+    web.play([sent("", "q", 1, message_id="m0")])
+    worker = connected(40001, 0.005, name="worker").play(consume("q"))
+    worker.play([given("", "q", 1, 1, message_id="m0")])
+    for number in range(2, 8):
+        worker.play([sent("", "wait", 1, message_id="m0", headers={"attempt": number})])
+        death = [{"queue": "wait", "reason": "expired", "count": 1, "exchange": "", "routing-keys": ["wait"]}]
+        later(worker, 0.05).play([given("", "q", 1, number, message_id="m0", headers={"x-death": death})])
+    found = text_of("con-redelivery-loop", tmp_path, web, worker)
+    assert "of queue q again and again" in found and "through queue wait" in found and "6 times" in found
+
+
+# ------------------------------------------------------------------------------------------------------ consumers
+
+
+def consumers(
+    count: int, every: float = 0.1, cancels: bool = False, names: str = "q", rest: float = 0, cancels_all: bool = False
+) -> Tape:
+    tape = connected(40000).play(declare("q"))
+    for number in range(count):
+        tag = f"t{number}"
+        later(tape, every).play(consume(names.format(number), tag))
+        if cancels:
+            tape.play([(CLIENT, method(commands.Basic.Cancel(tag)))])
+            tape.play([(SERVER, method(commands.Basic.CancelOk(tag)))])
+    later(tape, rest)
+    for number in range(count if cancels_all else 0):
+        tape.play([(CLIENT, method(commands.Basic.Cancel(f"t{number}")))])
+        tape.play([(SERVER, method(commands.Basic.CancelOk(f"t{number}")))])
+    return closed(tape)
+
+
+def test_consumers_that_nobody_cancels(tmp_path: Path) -> None:
+    found = text_of("con-leak", tmp_path, consumers(30))
+    assert "30 of queue q" in found and "1 channel" in found
+    assert "30 of queue q" in text_of("con-leak", tmp_path, consumers(30, cancels_all=True)), "as it closes"
+    assert text_of("con-leak", tmp_path, consumers(30, cancels=True)) == ""
+    assert text_of("con-leak", tmp_path, consumers(30, every=0.01, rest=5)) == "", "a pool"
+    assert text_of("con-leak", tmp_path, consumers(30, names="q{}")) == "", "of many queues"
+    assert text_of("con-leak", tmp_path, consumers(19)) == ""
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+def asked(answers: int = 0, reply_to: str = "mine", reads: bool = True, served: bool = False, wait: float = 5) -> Tape:
+    tape = connected(40000, name="shop").play([*declare("price"), *declare("mine")])
+    tape.play(consume(reply_to, "replies") if reads else [])
+    for number in range(5):
+        tape.play([sent("", "price", 1, correlation_id=f"c{number}", reply_to=reply_to, expiration="400")])
+        if number < answers:
+            tape.play([given("", reply_to, 1, number + 1, "replies", correlation_id=f"c{number}")])
+    later(tape, wait)
+    tape.play([*consume("price", "server"), given("", "price", 5, tag="server")] if served else [(CLIENT, BEAT)])
+    return tape
+
+
+def severity(folder: Path, tape: Tape) -> str:
+    (row,) = findings(of_tapes(folder, tape), "call-unanswered")
+    return row["severity"]
+
+
+def test_requests_that_nobody_answers(tmp_path: Path) -> None:
+    found = text_of("call-unanswered", tmp_path, asked())
+    assert "shop gets no answer to 5 requests" in found and "they expire after 400 ms" in found
+    assert "nobody that was captured takes them" in found
+    assert severity(tmp_path, asked()) == "warning"
+    assert severity(tmp_path, asked(served=True)) == "note", "it may need long"
+    assert severity(tmp_path, asked(answers=2, served=True)) == "warning"
+    assert "2 others were answered" in text_of("call-unanswered", tmp_path, asked(answers=2, served=True))
+    assert text_of("call-unanswered", tmp_path, asked(reads=False)) == "", "it does not wait"
+    assert text_of("call-unanswered", tmp_path, asked(wait=0.5)) == "", "not long enough"
+    assert text_of("call-unanswered", tmp_path, asked(answers=3)) == "", "two are few"
+    assert findings(of_tapes(tmp_path, asked()), "con-expired") == []
+
+
+# ------------------------------------------------------------------------------------------------ time to live of each
+
+
+def aged(*, others: int = 0, seconds: float = 5, life: str = "100", **arguments: Any) -> Tape:
+    tape = connected(40000).play(
+        [*declare("q", **arguments), sent("", "q", 40, expiration=life), sent("", "q", others)]
+    )
+    return later(tape, seconds).play([(CLIENT, BEAT)])
+
+
+@pytest.mark.parametrize(
+    ("tape", "says"),
+    [
+        (aged(), "expire after 100 ms (expiration, which their publishers give): of 40 that came"),
+        (aged(x_message_ttl=1000), "expire after 100 ms (expiration"),
+        (aged(life="5000", x_message_ttl=1000), "expire after 1 s (x-message-ttl"),
+        (aged(others=1), ""),
+        (aged(others=1, x_message_ttl=1000), "expire after 1 s (x-message-ttl"),
+        (aged(life="60000"), ""),
+        (aged(life="soon"), ""),
+        (aged(life="9" * 40), ""),
+    ],
+)
+def test_messages_with_a_time_to_live_of_their_own(tape: Tape, says: str, tmp_path: Path) -> None:
+    assert says in text_of("con-expired", tmp_path, tape)
+    assert bool(says) == bool(text_of("con-expired", tmp_path, tape))
+    (row,) = related(of_tapes(tmp_path, tape), "queues")
+    assert row["left_over"] is None and row["expirations"] == 40
+
+
+# ------------------------------------------------------------------------------------------- what is known by its key
+
+
+def settled(number: int, requeue: bool) -> Turn:
+    return CLIENT, method(commands.Basic.Nack(delivery_tag=number, requeue=requeue))
+
+
+def begun(name: str = "", keys: tuple[str, ...] = ("q",), back: int = 6) -> Tape:
+    """A consumer that began before the capture and puts a message back again and again."""
+    tape = begun_before(40000, 0)
+    for number in range(1, back + 1):
+        key = keys[number % len(keys)]
+        tape.play([given(name, key, 1, number, redelivered=number > 1, message_id="m"), settled(number, True)])
+    return tape.play([given("", keys[0], 1, back + 1, message_id="n"), settled(back + 1, False)])
+
+
+def test_a_queue_is_known_by_the_key_of_the_default_exchange(tmp_path: Path) -> None:
+    def of(tape: Tape) -> tuple[list[Any], list[Any]]:
+        rows = of_tapes(tmp_path, tape)
+        return [row["queue"] for row in related(rows, "consumers")], [
+            (row["queue"], row["outs"], row["redeliveries"], row["rejected"]) for row in related(rows, "queues")
+        ]
+
+    assert of(begun()) == (["q"], [("q", 2, 5, 7)])
+    assert of(begun(name="e"))[0] == [None]
+    assert of(begun(keys=("q", "r")))[0] == [None]
+
+
+def test_both_of_two_queues_of_one_name_are_named_with_their_virtual_hosts(tmp_path: Path) -> None:
+    def aging(port: int, vhost: str) -> Tape:
+        tape = connected(port, vhost=vhost).play([*declare("q", x_message_ttl=100), sent("", "q", 40)])
+        return later(tape, 5).play([(CLIENT, BEAT)])
+
+    rows = findings(of_tapes(tmp_path, aging(40000, "blue"), aging(40001, "green")), "con-expired")
+    assert sorted(row["text"][:45] for row in rows) == [
+        "Messages of queue q of virtual host blue expi", "Messages of queue q of virtual host green exp",
+    ]  # fmt: skip
+    assert {row["queue"] for row in rows} == {"q"}
+    (row,) = findings(of_tapes(tmp_path, aging(40000, "blue")), "con-expired")
+    assert "virtual host" not in row["text"]
+
+
+# ------------------------------------------------------------------------------------------------- limits of deliveries
+
+
+def limited(limit: int = 2, deliveries: int = 3, **arguments: Any) -> Tape:
+    tape = connected(40000, name="bank")
+    tape.play([*declare("q", x_queue_type="quorum", x_delivery_limit=limit, **arguments), *consume("q", no_ack=False)])
+    number = 0
+    for each in ("a", "b"):
+        tape.play([sent("", "q", 1, message_id=each)])
+        for count in range(deliveries):
+            number += 1
+            headers = {"x-delivery-count": count} if count else {}
+            command = commands.Basic.Deliver("c", number, count > 0, "", "q")
+            made = method(command) + b"".join(content(b"x", message_id=each, headers=headers))
+            tape.play([(SERVER, made), settled(number, True)])
+    return later(tape, 1).play([(CLIENT, BEAT)])
+
+
+def test_what_is_put_back_at_the_last_delivery_is_gone(tmp_path: Path) -> None:
+    found = text_of("con-redelivery-loop", tmp_path, limited())
+    assert "bank put 2 messages of queue q back at the last of 3 deliveries (x-delivery-limit 2" in found
+    assert "they are dropped" in found
+    (row,) = findings(of_tapes(tmp_path, limited(x_dead_letter_exchange="dead")), "con-redelivery-loop")
+    assert row["severity"] == "note" and "they went to exchange dead" in row["text"]
+    assert text_of("con-redelivery-loop", tmp_path, limited(limit=3)) == ""
+    assert text_of("con-redelivery-loop", tmp_path, limited(deliveries=2)) == ""
+
+
+# ---------------------------------------------------------------------------------------------------------- replicas
+
+
+def test_copies_of_a_program_are_one_thing(tmp_path: Path) -> None:
+    assert replica("worker-1") == replica("worker-22") == "worker-#"
+    assert replica("orders-6b7c9d5f4-x2x9k") == "orders-#-#" and replica("billing") == "billing"
+    assert len(replica("a" * 100_000)) <= 300
+    bound = [*exchange("e", "fanout"), *declare("q"), *bind("q", "e", "")]
+    tapes = [
+        connected(40000 + at, at / 10, name=name).play([*(bound if not at else []), sent("e", "k", 40)])
+        for at, name in enumerate(("web-1", "web-2", "mail"))
+    ]
+    rows = findings(of_tapes(tmp_path, *tapes), "pub-noconfirm")
+    assert sorted((row["client"], row["such"]) for row in rows) == [("mail", 0), ("web-1", 1), ("web-2", 1)]
