@@ -9,6 +9,8 @@ longer; where a queue grows, bytes go on passing: so the round trip has grown by
 A sender that waits for the window of its receiver, or for its application, has pauses between
 acknowledgements, or no long round trips; a busy host has no steady rate. A SYN may be answered by a device on the path:
 it is none of the round trips. Which of two directions is full is not known where bytes pass in both.
+
+A path that became longer bit by bit, within seconds and without a pause, would look the same.
 """
 
 from amqpscope.dissector.kernels.arrays import Array

@@ -131,3 +131,11 @@ def test_small_writes_that_wait_for_late_acknowledgements_are_none() -> None:
     """Nagle's algorithm: the next write goes when the last one is acknowledged, 40 ms later."""
     assert not full(NetworkPath([(41.0 * n, 300) for n in range(150)], rate=1e9, window=300, answers=0,
                          delay=lambda _: 0.1).packets())  # fmt: skip
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("at_sender", [True, False])
+def test_compiled_they_are_the_same(at_sender: bool) -> None:
+    packets = NetworkPath([(0.0, 3_000), *BULK, (9_000.0, 200_000)], at_sender=at_sender).packets()
+    made = rows(dissect_packets(packets, compiled=True)["tcp_events"])
+    assert [row for row in made if row["kind"] == "full-link"] == full(packets) != []
