@@ -196,11 +196,16 @@ def _wrong(data: Mapping[str, Any], width: int, ink: Ink) -> str:
     for row, *_ in notes:
         lines += textwrap.wrap(f"- {_text_of(row)}", width, subsequent_indent="  ")
     network = data["network"]
-    if data["connections"] and not any(row["party"] == "network" for row, *_ in worse) and network["rtt_ns"]:
+    is_said = any(row["party"] == "network" for row, *_ in worse)
+    is_said = is_said or any(row["code"] == "net-full" for row, *_ in notes)
+    if data["connections"] and not is_said and network["rtt_ns"]:
         least, most = (duration(network["rtt_ns"][at]) for at in (0, -1))
         trips = f"round trips {least} to {most}" if least != most else f"round trip {least}"
         again = size(network["retransmitted_bytes"])
-        sign = "hardly any sign" if network["retransmitted_bytes"] else "no sign"
+        some, none = ("hardly any sign", "no sign")
+        if any(2 * row["network_ns"] > row["wall_ns"] for row in data["time_spent"]):  # bytes were long on their way
+            some, none = ("little was lost", "nothing was lost")
+        sign = some if network["retransmitted_bytes"] else none
         said = f"- network: {sign} ({trips}, {again} sent again)"
         lines += textwrap.wrap(said, width, subsequent_indent="  ")
     return "\n".join(lines)

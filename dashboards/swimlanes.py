@@ -29,6 +29,7 @@ KINDS = {
 DELAYS = {
     "retransmission": ("resent", "sent again after {}"),
     "held-write": ("held", "waited {} for a late TCP acknowledgement"),
+    "full-link": ("queued", "link full for {}"),
 }
 """What of TCP is drawn beside closed windows: what delayed bytes."""
 

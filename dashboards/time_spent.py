@@ -15,7 +15,7 @@ OWNERS = {
     "network_ns": "on the way or held by TCP",
     "broker_ns": "the client waits for the broker",
     "client_ns": "the broker waits for the client",
-    "idle_ns": "nobody waits",
+    "idle_ns": "no wait seen",
 }
 """Who has a share of the time, in the order in which a moment is theirs, and what is said of it."""
 SHORT = 0.02

@@ -256,6 +256,8 @@ class Tables:
             "late_ns": array(rows[Event.LATE_NS], mask=rows[Event.LATE_NS] < 0),
             "ttl": array(rows[Event.TTL], pa.int32(), mask=rows[Event.TTL] < 0),
             "usual_ttl": array(rows[Event.USUAL_TTL], pa.int32(), mask=rows[Event.USUAL_TTL] < 0),
+            "round_trip_ns": array(rows[Event.TRIP_NS], mask=rows[Event.TRIP_NS] < 0),
+            "usual_round_trip_ns": array(rows[Event.USUAL_TRIP_NS], mask=rows[Event.TRIP_NS] < 0),
         }
         return self.wanted.rows("tcp_events", record_batch("tcp_events", columns))
 

@@ -7,6 +7,7 @@ from amqpscope.dissector.packets.segments import RST
 from amqpscope.dissector.tcp.emit_in_order import ANYWHERE, flush, flush_both
 from amqpscope.dissector.tcp.events import forget, observe_late_resets
 from amqpscope.dissector.tcp.faults import note
+from amqpscope.dissector.tcp.full_links import finish_both
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.late_syn import settle
 from amqpscope.dissector.tcp.reorder_queue import buffered, drop_before
@@ -82,7 +83,7 @@ def end_one(flows: Flows, out: Results, slot: int) -> int:
         counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.WINDOWS] + 2 > out.windows.shape[1]
         or counts[Count.FAULTS] + 3 > out.faults.shape[1]
-        or counts[Count.EVENTS] + 2 > out.events.shape[1]
+        or counts[Count.EVENTS] + 4 > out.events.shape[1]
         or counts[Count.ENDED] == len(out.ended)
     ):
         control[Control.WANT] = READ
@@ -91,6 +92,7 @@ def end_one(flows: Flows, out: Results, slot: int) -> int:
     if flows.facts[slot, Facts.ID] == 0:  # neither SYN nor data
         identify(flows, slot, conn[slot, Conn.ISN], conn[slot, Conn.FIRST_TS])
     observe_late_resets(flows, out, slot)
+    finish_both(flows, out, slot)
     forget(flows, slot)
     if conn[slot, Conn.TWICE]:
         at = conn[slot, Conn.FIRST_PACKET], conn[slot, Conn.FIRST_TS], conn[slot, Conn.FIRST_CAPTURE]

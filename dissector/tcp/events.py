@@ -11,23 +11,21 @@ from amqpscope.dissector.kernels import limits
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.packets.segments import FIN, RST, SYN, SegmentBatch
+from amqpscope.dissector.tcp.event_rows import NOWHERE, add, sending_of
+from amqpscope.dissector.tcp.full_links import observe_pace, observe_round_trip
+from amqpscope.dissector.tcp.sending import Sending, Sent
 from amqpscope.dissector.tcp.state import (
     AGAIN,
     DELAYED_ACK,
     HELD_WRITE,
     RESET,
-    At,
     Conn,
-    Count,
     Direction,
-    Event,
     Facts,
     Flows,
     Queue,
     Results,
     Segment,
-    Sending,
-    Sent,
 )
 
 DELAY_NS = 30_000_000
@@ -40,42 +38,6 @@ REORDER_NS = 3_000_000
 """Time by which a network reorders packets, where the round trip is not known; so has Wireshark."""
 KEPT = 4
 """Acknowledged segments that are remembered."""
-NOWHERE: At = (0, 0, 0)
-
-
-@kernel
-def has_room(flows: Flows, slot: int) -> int:
-    """Count an event of a connection; return 1 if it is to have a row."""
-    flows.conn[slot, Conn.EVENTS] += 1
-    return 1 if flows.conn[slot, Conn.EVENTS] <= limits.TCP_EVENTS_PER_CONNECTION else 0
-
-
-@kernel
-def sending_of(flows: Flows, row: int) -> int:
-    """Return the row in `Sending` of a direction; -1 where its connection has sent no bytes."""
-    pair = flows.conn[row >> 1, Conn.SENDING]
-    return 2 * pair + (row & 1) if pair >= 0 else -1
-
-
-@kernel
-def add(
-    flows: Flows, out: Results, slot: int, side: int, kind: int, at: At, of: At, size: int, late_ns: int, ttl: int
-) -> None:  # fmt: skip
-    """Append an event of a connection with an identity, if it is to have a row."""
-    if flows.facts[slot, Facts.ID] == 0 or has_room(flows, slot) == 0:
-        return
-    events, sending = out.events, sending_of(flows, 2 * slot + side)
-    n = out.counts[Count.EVENTS]
-    events[Event.SLOT, n] = slot
-    events[Event.SIDE, n] = side
-    events[Event.KIND, n] = kind
-    events[Event.PACKET, n], events[Event.TS, n], events[Event.CAPTURE, n] = at
-    events[Event.OF_PACKET, n], events[Event.OF_TS, n], events[Event.OF_CAPTURE, n] = of
-    events[Event.BYTES, n] = size
-    events[Event.LATE_NS, n] = late_ns
-    events[Event.TTL, n] = ttl
-    events[Event.USUAL_TTL, n] = flows.sending[sending, Sending.TTL] - 1 if ttl >= 0 and sending >= 0 else -1
-    out.counts[Count.EVENTS] = n + 1
 
 
 @kernel
@@ -188,6 +150,7 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
     mine = sending_of(flows, other)
     if mine < 0 or acked <= before:
         return
+    observe_pace(flows, out, slot, 1 - side, acked, (batch.packet[i], batch.ts_ns[i], batch.capture[i]))
     last = -1
     k = sending[mine, Sending.HEAD]
     while k >= 0 and sent[k, Sent.END] <= acked:
@@ -208,6 +171,8 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
                 sending[mine, Sending.HELD_CAPTURE], sending[mine, Sending.HELD_NS] = at[2], took
         if took >= 0:
             sending[mine, Sending.LEAST_NS] = took if least < 0 else min(least, took)
+        at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
+        observe_round_trip(flows, out, slot, 1 - side, took, at, acked >= direction[other, Direction.TOP])
     k = sending[mine, Sending.HEAD]
     while sending[mine, Sending.COUNT] > KEPT and sent[k, Sent.END] <= acked:
         sending[mine, Sending.HEAD] = sent[k, Sent.NEXT]
@@ -300,3 +265,4 @@ def empty(flows: Flows, row: int) -> None:
     flows.sending[row, Sending.HEAD] = -1
     flows.sending[row, Sending.TAIL] = -1
     flows.sending[row, Sending.LEAST_NS] = -1
+    flows.sending[row, Sending.BASE_NS] = -1

@@ -16,6 +16,7 @@ from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.endings import end_all, evict, relieve
 from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.segments import reassemble
+from amqpscope.dissector.tcp.sending import Sending, Sent
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import (
     CAPTURE_ENDED,
@@ -44,8 +45,6 @@ from amqpscope.dissector.tcp.state import (
     Repeat,
     Results,
     Segment,
-    Sending,
-    Sent,
     Window,
     both,
 )

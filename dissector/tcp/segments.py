@@ -172,7 +172,7 @@ def wanted(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int) -
         or counts[Count.CHUNKS] + 2 * count + 8 > out.chunks.shape[1]
         or counts[Count.FAULTS] + 3 > out.faults.shape[1]
         or counts[Count.WINDOWS] + 4 > out.windows.shape[1]
-        or counts[Count.EVENTS] + 6 > out.events.shape[1]
+        or counts[Count.EVENTS] + 8 > out.events.shape[1]
         or counts[Count.ACKS] == out.acks.shape[1]
     ):
         return READ

@@ -31,8 +31,8 @@ FAULTS = (
     "tcp-events-left-out",  # value: events
 )
 MISMATCH, REUSED, TWICE, GAP, FRAME_GAP, POINTS, CLOCKS, LEFT_OUT = range(len(FAULTS))
-EVENTS = ("retransmission", "delayed-ack", "held-write", "reset")
-AGAIN, DELAYED_ACK, HELD_WRITE, RESET = range(len(EVENTS))
+EVENTS = ("retransmission", "delayed-ack", "held-write", "reset", "full-link")
+AGAIN, DELAYED_ACK, HELD_WRITE, RESET, FULL_LINK = range(len(EVENTS))
 CAPTURE_ENDED = 4
 """In Facts.ENDED."""
 SILENCE_NS = 5_000_000_000
@@ -195,33 +195,6 @@ class Repeat(Matrix):
     LENGTH = column("bytes; 0: a SYN")
 
 
-class Sending(Matrix):
-    """Directions that have sent bytes: what they sent last, and how fast that is acknowledged."""
-
-    HEAD = column("the first row in Sent; -1: none", empty=-1)
-    TAIL = column("the last one; -1: none", empty=-1)
-    COUNT = column("number of these")
-    LEAST_NS = column("the shortest time from a segment to its acknowledgement; -1: none yet", empty=-1)
-    HELD_PACKET = column("a late acknowledgement of all that was sent, after which neither side sent bytes; 0: none")
-    HELD_TS = column("time of that")
-    HELD_CAPTURE = column("capture of that")
-    HELD_NS = column("how late it was")
-    TTL = column("1 + time to live of the last segment with bytes; 0: none")
-    BEYOND_TS = column("time of the first segment without bytes after bytes that have not come yet; 0: none")
-
-
-class Sent(Matrix):
-    """Segments with new bytes that were sent last."""
-
-    NEXT = column("the next one of the direction; -1: none")
-    BEGIN = column("position of its first new byte")
-    END = column("position after its last byte")
-    PACKET = column("packet")
-    TS = column("its time")
-    CAPTURE = column("its capture")
-    REPEATED = column("1: some of it was sent again")
-
-
 class Queue(Matrix):
     """Buffered segments of directions."""
 
@@ -323,6 +296,8 @@ class Event(Records):
     LATE_NS = column("how late it is; -1: not known")
     TTL = column("time to live; -1: not of interest")
     USUAL_TTL = column("that of the side's last segment with bytes; -1: none")
+    TRIP_NS = column("of a full link, the shortest round trip meanwhile; -1: another event")
+    USUAL_TRIP_NS = column("the shortest of all; -1: another event")
 
 
 class Ack(Records):

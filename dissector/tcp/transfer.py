@@ -7,19 +7,8 @@ from amqpscope.dissector.kernels.coding import PLAIN
 from amqpscope.dissector.kernels.pool import chained, give_rows, put_chains, take_rows
 from amqpscope.dissector.kernels.retained import Buffer, Ranges, gather, put_bytes
 from amqpscope.dissector.tcp.reassembler import Reassembler
-from amqpscope.dissector.tcp.state import (
-    REPEATS,
-    Conn,
-    Control,
-    Direction,
-    Facts,
-    Queue,
-    Repeat,
-    Segment,
-    Sending,
-    Sent,
-    both,
-)
+from amqpscope.dissector.tcp.sending import Sending, Sent
+from amqpscope.dissector.tcp.state import REPEATS, Conn, Control, Direction, Facts, Queue, Repeat, Segment, both
 
 CONTROLS = [Control.CLOCK, Control.SEGMENTS, Control.SWEPT]
 """What only grows: the later of two counts."""

@@ -5,7 +5,7 @@ Sources: RFC 9293 §3.8.6 (managing the window); RFC 7323 §2 (window scale).
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.tcp.events import has_room
+from amqpscope.dissector.tcp.event_rows import has_room
 from amqpscope.dissector.tcp.identities import identify
 from amqpscope.dissector.tcp.state import FULL, ZERO, At, Conn, Count, Direction, Facts, Flows, Results, Window
 

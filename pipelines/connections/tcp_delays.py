@@ -1,4 +1,4 @@
-"""Delays by TCP: bytes that were lost and sent again, held back for an acknowledgement, or stopped by a closed window.
+"""Delays by TCP: bytes lost and sent again, held back, stopped by a closed window, or waiting before a full link.
 
 What a capture shows of them is in `tcp_events`; here each has its beginning and its end.
 """
@@ -17,7 +17,7 @@ from amqpscope.pipelines.model.listed import listed
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.walk import Needs, Rows, conform
 
-KINDS = pa.array(["retransmission", "delayed-ack", "held-write", "zero-window"])
+KINDS = pa.array(["retransmission", "delayed-ack", "held-write", "zero-window", "full-link"])
 
 
 class TcpDelays(Remembers):
@@ -46,5 +46,5 @@ class TcpDelays(Remembers):
             "duration_ns": pc.subtract(until, since),
         }  # fmt: skip
         columns |= {name: rows[name] for name in ("from_client", "kind", "bytes", "capture", "packet")}
-        columns |= {name: rows[name] for name in ("of_capture", "of_packet")}
+        columns |= {name: rows[name] for name in ("of_capture", "of_packet", "round_trip_ns", "usual_round_trip_ns")}
         yield "tcp_delays", conform("tcp_delays", columns, len(rows))

@@ -1,5 +1,6 @@
 -- One row per publish or request that the broker answered after more than a second and ten round trips, though nothing
--- that the capture shows stopped it meanwhile: no block, closed window or retransmission, and no late confirm a request.
+-- that the capture shows stopped it meanwhile: no block, closed window, full link or retransmission, and no late confirm a
+-- request.
 -- None without rows of endpoints.
 with waits as (
     select c.connection_id, 'publish' as asked, cast(null as string) as request, c.publish_frame_no as frame_no,
@@ -20,7 +21,8 @@ stops as (
     where (f.cause = 'connection-blocked' or f.cause = 'channel-flow' or f.cause = 'zero-window')
         and (f.end_ts_ns is null or f.end_ts_ns - f.start_ts_ns >= 100000000)
     union all
-    select connection_id, start_ts_ns, end_ts_ns from tcp_delays where kind = 'retransmission' and duration_ns >= 100000000
+    select connection_id, start_ts_ns, end_ts_ns from tcp_delays
+    where kind = 'full-link' or (kind = 'retransmission' and duration_ns >= 100000000)
 ),
 moments as (
     -- stops where they begin, waits where they end; at one time the wait is first

@@ -147,7 +147,7 @@ given as (
         cast(sum(gets) as bigint) as gets, cast(sum(rejected) as bigint) as rejected,
         cast(sum(requeued) as bigint) as requeued, cast(sum(unsettled) as bigint) as unsettled,
         -- put back, and nobody got them again
-        cast(sum(requeued) + sum(returned) - sum(redelivered) as bigint) as given_back
+        cast(sum(requeued + returned - redelivered) as bigint) as given_back
     from (
         select n.server, coalesce(n.vhost, '') as vhost, s.queue,
             count(*) filter (where not coalesce(s.redelivered, false)) as outs,

@@ -50,8 +50,9 @@ with spans as (
     from flow_control f join endpoints n on f.connection_id = n.connection_id
     where f.cause = 'prefetch' and f.evidence = 'proven' and n.rtt_ns > n.client_rtt_ns
     union all
-    -- bytes were not acknowledged: they were lost and sent again, or held until an acknowledgement came
-    select connection_id, 2, start_ts_ns, end_ts_ns from tcp_delays where kind = 'retransmission' or kind = 'held-write'
+    -- bytes were not acknowledged: they were lost and sent again, held until an acknowledgement came, or the link was full
+    select connection_id, 2, start_ts_ns, end_ts_ns from tcp_delays
+    where kind = 'retransmission' or kind = 'held-write' or kind = 'full-link'
     union all
     -- one side stops the other
     select connection_id, case when side = 'server' then 3 else 4 end, start_ts_ns,

@@ -1,8 +1,12 @@
+from pathlib import Path
 from typing import Any
 
+import amqpscope
 from amqpscope.dashboards import first_screen
+from amqpscope.dashboards.tables import Tables
 from amqpscope.dashboards.time_spent import sentence, telling
 from tests.pipelines.analyzed import related, statistics
+from tests.tickets import path_of
 
 SECOND = 10**9
 
@@ -25,14 +29,14 @@ def test_the_largest_share_comes_first_and_small_ones_not_at_all() -> None:
     row = spent(client_ns=60 * SECOND, broker_ns=30 * SECOND, idle_ns=9_990_000_000, network_ns=10_000_000)
     assert (
         sentence(row)
-        == "100 s: 60% the broker waits for the client, 30% the client waits for the broker, 10% nobody waits"
+        == "100 s: 60% the broker waits for the client, 30% the client waits for the broker, 10% no wait seen"
     )
 
 
 def test_blocks_and_the_capture_point_are_named() -> None:
     row = spent(broker_ns=3 * SECOND, blocked_ns=2 * SECOND, idle_ns=SECOND, captured_near="server")
     assert sentence(row) == (
-        "4 s: 75% the client waits for the broker (blocked for 2 s), 25% nobody waits; captured near the broker"
+        "4 s: 75% the client waits for the broker (blocked for 2 s), 25% no wait seen; captured near the broker"
     )
 
 
@@ -45,7 +49,7 @@ def test_time_lost_to_retransmissions_is_the_networks() -> None:
 def test_what_is_not_sure_is_said() -> None:
     assert sentence(spent(unknown_ns=SECOND)).startswith("1 s: 100% cannot be told")
     assert sentence(spent()) == "no time passed"
-    assert sentence(spent(idle_ns=SECOND, captured_near="<somewhere>")) == "1 s: 100% nobody waits"
+    assert sentence(spent(idle_ns=SECOND, captured_near="<somewhere>")) == "1 s: 100% no wait seen"
 
 
 def numbers(rows: list[dict[str, Any]], findings: list[int], most: int = 9) -> list[int]:
@@ -69,3 +73,9 @@ def test_the_first_screen_has_it_within_its_width() -> None:
     assert lines[0] == "WHERE TIME WENT"
     assert max(map(len, lines)) <= 60
     assert first_screen._times({"time_spent": [], "findings": []}, 60) == ""
+
+
+def test_a_path_that_took_most_of_the_time_gives_a_sign(tmp_path: Path) -> None:
+    """It became longer: nothing was lost, and no rule has a name for it."""
+    data = first_screen.collect(Tables(None, amqpscope.analyze(path_of("longer_path_bunny"), tmp_path / "stats")))
+    assert "- network: nothing was lost (round trip" in first_screen.text(data, 80)

@@ -25,6 +25,7 @@ from amqpscope.spec import tables as declared
 from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
+from tests.dissector.paths import NetworkPath
 from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, publish, raw
 from tests.pipelines.analyzed import HEALTHY, findings, folder_of, related, statistics, walked
 from tests.tickets import FOLDER as TICKETS
@@ -620,6 +621,20 @@ def test_a_confirm_that_falls_on_a_loss_is_the_networks(tmp_path: Path) -> None:
     assert (row["first_packet"], row["last_packet"]) == (22, 23)
     (row,) = analyzed(confirmed(0.2, 0.01), tmp_path, "net-retrans")
     assert row["severity"] == "note"
+
+
+def test_what_waits_before_a_full_link_is_the_networks(tmp_path: Path) -> None:
+    path = NetworkPath([(0.0, 300_000)])
+    (row,) = analyzed(path.packets(), tmp_path, "net-full")
+    assert (row["party"], row["severity"], row["count"]) == ("network", "warning", 1)
+    assert "what the client sends" in row["text"] and "instead of 20 ms" in row["text"]
+    (spent,) = related(walked(tmp_path / "made.pcap"), "time_spent")
+    assert 4 * spent["network_ns"] > 3 * spent["wall_ns"]
+    later = [(30_000.0, 1_000)]  # and then nothing for half a minute
+    (row,) = analyzed(NetworkPath([*path.writes, *later]).packets(), tmp_path, "net-full")
+    assert row["severity"] == "note"
+    (row,) = analyzed(NetworkPath(path.writes, side=SERVER, at_sender=False).packets(), tmp_path, "net-full")
+    assert "what the broker sends" in row["text"]
 
 
 def test_a_slow_broker_is_not_the_network(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_the_rest_lies_where_the_capture_has_a_gap(tmp_path: Path) -> None:
     assert not any(made["confirms"]["incomplete"].to_pylist())
 
 
-def test_a_publish_that_another_method_interrupts_is_not_published(tmp_path: Path) -> None:
+def test_a_publish_before_whose_end_its_channel_is_closed_is_not_published(tmp_path: Path) -> None:
     tape = closes_the_channel(confirming((CLIENT, method(commands.Basic.Publish(routing_key="q")))))
     made = analyzed(tmp_path, tape)
     assert [row["incomplete"] for row in made["confirms"].to_pylist()].count(True) == 1
@@ -181,3 +181,9 @@ def test_without_confirms_it_is_not_published_either(tmp_path: Path) -> None:
     made = analyzed(tmp_path, tape.end(FIN | ACK))
     assert sum(made["published"]["count"].to_pylist()) == 1
     assert [row["incomplete"] for row in made["unconfirmed"].to_pylist()] == [False, True]
+
+
+def test_a_publish_that_another_one_interrupts_may_be_damaged(tmp_path: Path) -> None:
+    """A header with a flipped bit belongs to another channel."""
+    tape = confirming((CLIENT, method(commands.Basic.Publish(routing_key="q"))), (CLIENT, publish()))
+    assert not any(analyzed(tmp_path, tape.end())["confirms"]["incomplete"].to_pylist())

@@ -16,7 +16,7 @@ Where the tables' definitions leave a choice, this is what was chosen:
 - A frame cut off by the end of the capture has no row; a message cut off has one, without `body_hash`.
 - A body's hash is of the bytes; of an empty body it is that of no bytes.
 - In field tables decimals are unsigned and `L` is signed, as in the final draft. Times stay seconds.
-- A message that is not whole is cut by its sender, which sends another method on the channel, or ends (FIN, any RST);
+- A message that is not whole is cut by its sender, which closes the channel, or ends (FIN, any RST);
   else by the end of the capture. Nobody answers it: it is `discarded` or of `capture-end` at its own last frame, and it
   is no delivery of `transits`. Where bytes are missing meanwhile, it may have been whole.
 - What does not belong into a content (another method, a second header, a body without a header) ends it, unfinished.

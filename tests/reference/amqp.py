@@ -287,7 +287,7 @@ def _messages_of(group: list[Row]) -> list[Row]:
             unsure |= {id(message) for (_, side), (message, _) in assembling.items() if side == row["from_client"]}
         if row["frame_type"] == "method" and where in assembling:
             message, _ = assembling.pop(where)  # another method ends it before its time
-            if row["method"] != "channel.open" and id(message) not in unsure:
+            if row["method"] == "channel.close" and id(message) not in unsure:
                 message["cut_by"] = "sender"
         if kind:
             message = place(row) | {"kind": kind, "from_client": row["from_client"], "frame_no": row["frame_no"]}
@@ -313,7 +313,6 @@ def _messages_of(group: list[Row]) -> list[Row]:
             if (row["frame_type"] == "header") != (announced is None):
                 if row["frame_type"] == "header":  # a second one; a body without one is none
                     assembling.pop(where)
-                    message["cut_by"] = None if id(message) in unsure else "sender"
                 continue
             message |= {name: row[name] for name in ENDS}
             if row["frame_type"] == "header":

@@ -32,6 +32,7 @@ from amqpscope.dissector.protocols.amqp091.content import (
 )
 from amqpscope.dissector.protocols.amqp091.layout import (
     BODY,
+    CLOSE,
     CONFIRMS,
     CONNECTION,
     CONSUME,
@@ -151,7 +152,7 @@ def take_frame(batch: Batch, of: Channels, i: int, row: int) -> int:
         role = batch.roles[method]
     frames[Frame.EPOCH, i] = 0
     if kind == PROTOCOL_HEADER or number == 0:
-        if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION)):
+        if kind in (HEADER, BODY) or (kind == METHOD and role not in (PLAIN, CONNECTION, CLOSE)):
             content_fault(of, frames, i, CHANNEL_WRONG, 0)
         return row
     if row < 0 or channels[row, Channel.SLOT] != slot or channels[row, Channel.CHANNEL] != number:
@@ -185,8 +186,9 @@ def take_method(batch: Batch, of: Channels, i: int, row: int, server: int, role:
             elif not may_be_cut(batch, of, i, row, other):
                 content_fault(of, frames, i, INTERRUPTED, first)
                 lose_count(of, row, k)
-            is_own = other == k and not opens
-            finish_message(of, row, other, side if other == k else 1 - side, CUT_BY_SENDER if is_own else UNFINISHED)
+            # what else interrupts it may be no method at all, but a frame whose header is damaged
+            how = CUT_BY_SENDER if other == k and role == CLOSE else UNFINISHED
+            finish_message(of, row, other, side if other == k else 1 - side, how)
     if opens:
         clear(of, row)
         channels[row, Channel.EPOCH] += 1
@@ -278,13 +280,11 @@ def take_header(batch: Batch, of: Channels, i: int, row: int, k: int) -> None:
     frames, contents = batch.frames, of.contents
     side, length = frames[Frame.SIDE, i], frames[Frame.LENGTH, i]
     if contents[k, Content.STATE] != 1 or contents[k, Content.LOST] != 0 or length < 12:
-        how = UNFINISHED
         if frames[Frame.MISSING, i] == 0 and not may_be_cut(batch, of, i, row, k):
             content_fault(of, frames, i, UNEXPECTED, HEADER)
             lose_count(of, row, k)
-            how = CUT_BY_SENDER
         if contents[k, Content.STATE] != 0:
-            finish_message(of, row, k, side, how)
+            finish_message(of, row, k, side, UNFINISHED)
         return
     touch(frames, i, contents, k)
     offset = frames[Frame.OFFSET, i]

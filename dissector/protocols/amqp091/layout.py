@@ -63,8 +63,8 @@ def trait_table(protocol: Protocol) -> Ints:
 # What a method means for content and channel state.
 (
     PLAIN, PUBLISH, DELIVER, GET_OK, RETURN,  # the last four carry content
-    OPEN, SELECT, CONFIRMS, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION,
-) = range(14)  # fmt: skip
+    OPEN, SELECT, CONFIRMS, CONSUME, CONSUME_OK, CANCEL, GET, GET_EMPTY, CONNECTION, CLOSE,
+) = range(15)  # fmt: skip
 ROLES = {
     "basic.publish": PUBLISH,
     "basic.deliver": DELIVER,
@@ -72,6 +72,7 @@ ROLES = {
     "basic.return": RETURN,
     "channel.open": OPEN,
     "session.open": OPEN,  # of the draft of 2007
+    "channel.close": CLOSE,
     "confirm.select": SELECT,
     "confirm.select-ok": CONFIRMS,
     "basic.ack": CONFIRMS,
