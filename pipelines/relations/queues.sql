@@ -156,15 +156,15 @@ given as (
             count(*) filter (where s.outcome = 'nack' or s.outcome = 'reject') as rejected,
             count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
             count(*) filter (where s.outcome = 'none') as unsettled,
-            -- the broker takes back what its consumer has not settled at the end
-            count(*) filter (where s.outcome = 'none' and (s.ended_by = 'connection-close'
-                or s.ended_by = 'channel-close' or s.ended_by = 'recover')) as returned
+            -- the broker takes back what a consumer that broke off has not settled
+            count(*) filter (where s.outcome = 'none' and (s.ended_by = 'recover'
+                or (s.ended_by = 'connection-close' and n.ending <> 'closed'))) as returned
         from settlements s join endpoints n on s.connection_id = n.connection_id
         where s.queue is not null
         group by n.server, coalesce(n.vhost, ''), s.queue
         union all
         select server, coalesce(vhost, ''), queue, deliveries - redeliveries, redeliveries, 0, rejected, requeued,
-            unsettled, case when ended_by like '%close' then unsettled else 0 end
+            unsettled, 0
         from consumers where is_by_key
     ) g group by server, vhost, queue
 ),
