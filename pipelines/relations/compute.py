@@ -162,6 +162,8 @@ def _computed(
     connection: duckdb.DuckDBPyConnection, plan: Plan, rules: Sequence[Rule] | None = None
 ) -> Iterator[tuple[str, pa.Table]]:
     asked, run, read = plan
+    if "endpoints" in plan.sources:
+        database.merge_brokers(connection)
     none = database.empty(connection)
     for name in run:
         if begins_with(name) in none:

@@ -57,6 +57,21 @@ _PARSED: dict[str, duckdb.Statement] = {}
 """Texts that were run; who follows a directory, and who asks for several captures, runs the same again."""
 
 
+BROKERS = """
+    with named as (
+        select server, min(cluster_name) as cluster_name from endpoints where cluster_name is not null
+        group by server having count(distinct cluster_name) = 1
+    ),
+    homes as (
+        select cluster_name, min(server) as broker from named group by cluster_name
+    )
+    select n.server, h.broker from named n join homes h on n.cluster_name = h.cluster_name where n.server <> h.broker"""
+"""Addresses of servers (ports for TLS and streams, interfaces, nodes) that have the cluster's name in common with an
+earlier one, and that one: queues are the cluster's. One with several names (a port that is forwarded) is left alone."""
+MOST_MERGED = 1000
+"""Such addresses at most: with more of them, the capture is no broker's."""
+
+
 class MemoryLimitError(Error):
     """Relations or rules need more memory than they may take; the message is one line that says what to do."""
 
@@ -173,6 +188,22 @@ def view(
     connection.execute(f"create {kind} {name} as select {columns} from {source}")  # noqa: S608 - quoted
     if is_small and isinstance(rows, pa.Table):
         connection.unregister(given)
+
+
+def merge_brokers(connection: duckdb.DuckDBPyConnection) -> None:
+    """Let all connections to one broker or cluster have one `server` in `endpoints`: the first of its addresses."""
+    found = connection.execute(BROKERS).fetchall()
+    if not found or len(found) > MOST_MERGED:
+        return
+    connection.execute("create table merged_brokers (server varchar, broker varchar)")
+    connection.executemany("insert into merged_brokers values (?, ?)", found)
+    ((kind,),) = connection.execute(
+        "select lower(table_type) from information_schema.tables where table_name = 'endpoints'"
+    ).fetchall()
+    connection.execute(f"alter {'view' if kind == 'view' else 'table'} endpoints rename to endpoints_by_address")
+    connection.execute("""
+        create view endpoints as select e.* replace (coalesce(m.broker, e.server) as server)
+        from endpoints_by_address e left join merged_brokers m on e.server = m.server""")
 
 
 def keep(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

@@ -46,6 +46,7 @@ def relations(
         else spark.createDataFrame([], schema(name))
         for name in SOURCES
     }
+    known["endpoints"] = _merged(spark, known["endpoints"])
     asked, run, read = compute.Plan.of(wanted)
     small: dict[str, pa.Table] = {}
     kept: list[DataFrame] = []
@@ -103,6 +104,14 @@ def findings(spark: SparkSession, known: Mapping[str, DataFrame], small: Mapping
             return rows
 
         return evaluate(select, empty=[name for name, rows in small.items() if not len(rows)])
+
+
+def _merged(spark: SparkSession, endpoints: DataFrame) -> DataFrame:
+    """Return `endpoints` with one `server` for each broker or cluster, as `database.merge_brokers`."""
+    found = _rows(spark, database.BROKERS, {"endpoints": endpoints}).take(database.MOST_MERGED + 1)
+    if len(found) > database.MOST_MERGED or not found:
+        return endpoints
+    return endpoints.replace({row["server"]: row["broker"] for row in found}, subset=["server"])
 
 
 def _few(rows: DataFrame) -> pa.Table | None:

@@ -345,14 +345,16 @@ def test_what_is_put_back_at_the_last_delivery_is_gone(tmp_path: Path) -> None:
 def test_a_queue_at_two_addresses_may_be_one(tmp_path: Path) -> None:
     """Of one broker, captured on several interfaces, or of a cluster."""
 
-    def left(cluster: str, other: str) -> list[int | None]:
-        given: dict[str, Any] = {"port": 40001, "seconds": 0.1, "server_port": 5673, "cluster": other}
+    def figures(cluster: str, other: str) -> list[tuple[Any, ...]]:
+        there: dict[str, Any] = {"port": 40001, "seconds": 0.1, "server_port": 5673, "cluster": other}
         web = connected(40000, cluster=cluster).play([*declare("q"), sent("", "q", 10)])
-        rows = of_tapes(tmp_path, web, connected(**given).play([*declare("q"), *consume("q"), sent("", "q", 5)]))
-        return sorted((row["left_over"] for row in related(rows, "queues")), key=str)
+        read = connected(**there).play([*declare("q"), *consume("q"), given("", "q", 3)])
+        found = related(of_tapes(tmp_path, web, read), "queues")
+        return sorted(((row["ins"], row["outs"], row["left_over"]) for row in found), key=str)
 
-    assert left("a", "b") == [10, 5]
-    assert left("a", "a") == left("", "b") == left("", "") == [None, None]
+    assert figures("a", "a") == [(10, 3, 7)]
+    assert figures("a", "b") == [(10, 0, 10), (None, 3, None)]
+    assert figures("", "b") == figures("", "") == [(None, 0, None), (None, 3, None)]
 
 
 def test_what_a_dead_consumer_held_is_left_in_the_queue(tmp_path: Path) -> None:
