@@ -24,7 +24,7 @@ own as (
         and p.routing_key = t.routing_key
     join ways w on t.server = w.server and t.vhost = w.vhost and t.queue = w.into_queue
     join takers k on w.server = k.server and w.vhost = k.vhost and w.queue = k.queue
-        and (n.client = k.client or substring(n.client, 1, length(k.client) + 1) = k.client || '.')
+        and (n.client = k.client or (n.client >= k.client || '.' and n.client < k.client || '/'))
     group by p.connection_id, n.client, t.server, t.vhost, p.exchange, p.routing_key, w.queue, w.into_queue
 ),
 senders as (

@@ -98,6 +98,16 @@ def test_whose_message_it_was(tmp_path: Path) -> None:
         assert row["severity"] == severity
 
 
+@pytest.mark.parametrize(("name", "is_own"), [("worker.publisher", True), ("workers", False), ("work", False)])
+def test_a_consumer_may_publish_on_a_connection_of_its_own(name: str, is_own: bool, tmp_path: Path) -> None:
+    web = connected(40000, name="web").play([*declare("q"), sent("", "q", 1, message_id="m0")])
+    takes, gives = connected(40001, 0.1, name="worker").play(consume("q")), connected(40002, 0.1, name=name)
+    for number in range(12):
+        at(takes, 1 + number).play([given("", "q", 1, number + 1, message_id="m0")])
+        at(gives, 1.1 + number).play([sent("", "q", 1, message_id="m0")])
+    assert bool(text_of("con-redelivery-loop", tmp_path, web, takes, gives)) is is_own
+
+
 def test_copies_that_publish_it_back_in_turn(tmp_path: Path) -> None:
     web = connected(40000, name="web").play([*declare("q"), sent("", "q", 1, message_id="m0")])
     copies = [connected(40001 + at, 0.1, name=f"worker-{at}").play(consume("q")) for at in range(3)]
