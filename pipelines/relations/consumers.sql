@@ -44,6 +44,7 @@ consumers as (
 limits as (
     -- without global, basic.qos is for consumers begun later; with it, for the channel
     select t.connection_id, t.channel, t.channel_epoch, t.consumer_tag, q.prefetch_count,
+        coalesce(q.is_global, false) as is_shared,
         row_number() over (partition by t.connection_id, t.channel, t.channel_epoch, t.consumer_tag
             order by q.frame_no desc nulls last) as latest
     from tags t
@@ -54,8 +55,17 @@ limits as (
 waits as (
     select connection_id, channel, channel_epoch, consumer_tag, cast(sum(duration_ns) as bigint) as full_ns,
         count(*) as waits, max(duration_ns) as longest_ns
-    from flow_control where cause = 'prefetch'
-    group by connection_id, channel, channel_epoch, consumer_tag
+    from (
+        select connection_id, channel, channel_epoch, consumer_tag, duration_ns
+        from flow_control where cause = 'prefetch' and consumer_tag is not null
+        union all
+        -- a limit of the channel holds all of its consumers back
+        select f.connection_id, f.channel, f.channel_epoch, k.consumer_tag, f.duration_ns
+        from flow_control f
+        join consumers k on f.connection_id = k.connection_id and f.channel = k.channel
+            and f.channel_epoch = k.channel_epoch
+        where f.cause = 'prefetch' and f.consumer_tag is null
+    ) w group by connection_id, channel, channel_epoch, consumer_tag
 ),
 ends as (
     -- its answer says so as well, where the request is missing
@@ -70,6 +80,7 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     g.queue is null and t.queue is null and g.queue_by_key is not null as is_by_key,
     case when l.prefetch_count is not null then l.prefetch_count
         when t.frame_no is not null and h.opened_ts_ns is not null then 0 else cast(null as int) end as prefetch,
+    coalesce(l.is_shared, false) as is_shared,
     t.no_ack, t.ts_ns as begun_ts_ns, t.capture as begun_capture, t.packet as begun_packet,
     coalesce(g.deliveries, 0) as deliveries,
     coalesce(g.acks, 0) + coalesce(g.rejected, 0) as settlements,

@@ -32,6 +32,8 @@ ANSWERED_ALWAYS = tuple(
 """Commands with a correlation id, and tune; credit is answered where it fails."""
 _WORDS = [what(STREAM_FRAMES, name) for name in ANSWERED_ALWAYS]
 _CLOSE, _TUNE = what(STREAM_FRAMES, "close"), what(STREAM_FRAMES, "tune")
+_BY_OFFSET = 4
+"""Type of the offset in subscribe that names one."""
 _WELL = (OK, 10)
 """Response codes that mean success: ok, and a further challenge."""
 
@@ -58,7 +60,16 @@ class Rpcs(RpcWalk):
     """The walk that writes rows of `rpcs`."""
 
     SOURCE = STREAM_FRAMES
-    OWN = ("command", "response_code", "closing_code", "closing_reason", "stream", "super_stream")
+    OWN = (
+        "command",
+        "response_code",
+        "closing_code",
+        "closing_reason",
+        "stream",
+        "super_stream",
+        "offset",
+        "offset_type",
+    )
     needs: ClassVar[Mapping[int, Needs]] = {
         STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS, asks=ANSWERED_ALWAYS)
     }
@@ -106,4 +117,7 @@ class Rpcs(RpcWalk):
             "reply_code": pc.if_else(failed, code, None),
             "reply_text": pc.if_else(error, answers["closing_reason"], None),
             "stream": pc.coalesce(asked["stream"], asked["super_stream"]),
+            "from_offset": pc.if_else(
+                pc.fill_null(pc.equal(asked["offset_type"], _BY_OFFSET), False), asked["offset"], None
+            ),
         }

@@ -193,6 +193,66 @@ def test_consumers_of_several_channels_may_share_a_tag(tmp_path: Path) -> None:
     assert [row["consumers"] for row in related(rows, "queues")] == [4]
 
 
+# --------------------------------------------------------------------------------------------- limits and bindings
+
+
+def sharing(is_global: bool = True, slow: float = 2) -> list[Tape]:
+    """A worker with a slow queue and a quick one, on one channel."""
+    web = connected(40000, name="web").play([*declare("slow"), *declare("quick")])
+    web.play([turn for number in range(20) for turn in (
+        sent("", "slow", 1, message_id=f"s{number}"), sent("", "quick", 1, message_id=f"q{number}"),
+    )])  # fmt: skip
+    qos = commands.Basic.Qos(prefetch_count=1, global_=is_global)
+    worker = connected(40001, name="worker").play([(CLIENT, method(qos)), (SERVER, method(commands.Basic.QosOk()))])
+    worker.play([*consume("slow", "s", no_ack=False), *consume("quick", "q", no_ack=False)])
+    for number in range(5):
+        for kind, queue, work in (("s", "slow", slow), ("q", "quick", 0.005)):
+            tag = 2 * number + (1 if kind == "s" else 2)
+            begin = 1 + number * (slow + 0.1) + (slow + 0.02 if kind == "q" else 0)
+            at(worker, begin).play([given("", queue, 1, tag, kind, message_id=f"{kind}{number}")])
+            at(worker, begin + work).play([(CLIENT, method(commands.Basic.Ack(tag)))])
+    return [web, later(worker, 1).play([(CLIENT, BEAT)])]
+
+
+def test_quick_work_waits_where_slow_work_has_the_limit(tmp_path: Path) -> None:
+    found = text_of("con-slow", tmp_path, *sharing())
+    assert "worker: consumers of channel 1 share one prefetch of 1" in found
+    assert "a message of queue slow takes 2" in found and "those of quick" in found
+    assert text_of("con-slow", tmp_path, *sharing(is_global=False)) == ""
+    assert text_of("con-slow", tmp_path, *sharing(slow=0.01)) == ""
+
+
+def unbound(by: str = "terraform", again: str = "pages.*", deleted: bool = False, leaves: bool = False) -> list[Tape]:
+    cms = connected(40000, name="cms").play([*exchange("e"), *declare("q"), *bind("q", "e", "page.*")])
+    reader = connected(40001, name="purger").play([*consume("q")])
+    at(cms, 1).play([sent("e", "page.new", 20)])
+    at(reader, 1.1).play([given("e", "page.new", 20)])
+    operator = reader if by == "purger" else connected(40002, name=by)
+    at(operator, 2).play([
+        (CLIENT, method(commands.Queue.Unbind(queue="q", exchange="e", routing_key="page.*"))),
+        (SERVER, method(commands.Queue.UnbindOk())), *bind("q", "e", again),
+    ])  # fmt: skip
+    if deleted:
+        operator.play([(CLIENT, method(commands.Queue.Delete("q"))), (SERVER, method(commands.Queue.DeleteOk(0)))])
+    if leaves:
+        closed(reader)
+    at(cms, 4).play([sent("e", "page.new", 30)])
+    return [cms, reader, *([operator] if operator is not reader else [])]
+
+
+def test_a_queue_that_was_unbound_under_its_consumer(tmp_path: Path) -> None:
+    found = text_of("con-unbound", tmp_path, *unbound())
+    assert 'terraform unbound queue q from exchange e (key "page.*") and bound it with "pages.*": 30 messages' in found
+    assert "purger still consumes there" in found
+    assert text_of("con-unbound", tmp_path, *unbound(by="purger")) == "", "it gave the key up"
+    assert text_of("con-unbound", tmp_path, *unbound(again="page.#")) == "", "they come still"
+    assert (
+        text_of("con-unbound", tmp_path, *unbound(deleted=True))
+        == ""
+        == text_of("con-unbound", tmp_path, *unbound(leaves=True))
+    )
+
+
 # --------------------------------------------------------------------------------------------------------- requests
 
 

@@ -547,3 +547,51 @@ def test_where_equal_messages_hide_how_long_they_waited_the_queue_tells(
         rules = [rule for rule in load() if rule.code == "con-slow"]
         made = evaluate(partial(database.rows, connection), rules)["findings"].to_pylist()
     assert [row["text"] for row in made] == texts
+
+
+# ------------------------------------------------------------------------------------------------ records that are lost
+
+
+def read_from(asked: int = 500, chunks: tuple[tuple[int, int], ...] = ((1200, 20), (1220, 20)), lost: int = 0) -> Any:
+    """A subscription from an offset on, and the chunks (offset, records) that it got."""
+    made = {"connection_id": 1, "stream": "clicks", "ts_ns": 2 * 10**9}
+    deliveries = [
+        made | {"frame_no": at, "packet": at, "chunk_id": first, "last_offset": first + count - 1, "records": count}
+        for at, (first, count) in enumerate(chunks, 10)
+    ]
+    subscribe = {"connection_id": 1, "request": "subscribe", "outcome": "ok", "stream": "clicks", "from_offset": asked}
+    return {
+        "endpoints": table("endpoints", [BROKER | {"connection_id": 1, "lost_bytes": lost}]),
+        "rpcs": table("rpcs", [subscribe | {"request_frame_no": 1, "request_packet": 1, "request_ts_ns": 10**9}]),
+        "stream_deliveries": table("stream_deliveries", deliveries),
+    }
+
+
+def test_records_that_a_stream_no_longer_has() -> None:
+    (row,) = findings(read_from(), "str-removed")
+    assert "from offset 500 on and got it from 1,200 on: 700 records" in row["text"]
+    for calm in (
+        read_from(asked=1205), read_from(asked=0), read_from(chunks=((1200, 20), (1300, 20))), read_from(lost=1),
+        read_from(chunks=((1200, 20),)),
+    ):  # fmt: skip
+        assert findings(calm, "str-removed") == []
+
+
+def sent_again(confirmed: bool = True, count: int = 20) -> Any:
+    """Records whose ids came before: confirmed then, or not."""
+    one = {"connection_id": 1, "stream": "s", "publisher_reference": "p", "publisher_id": 0}
+    first = one | {"outcome": "ack" if confirmed else "none", "deduplicated": False, "publish_ts_ns": 1}
+    again = one | {"outcome": "ack", "deduplicated": True, "publish_ts_ns": 10, "publish_packet": 9}
+    rows = [first | {"publish_seq": at, "confirm_ts_ns": 2 if confirmed else None} for at in range(count)]
+    rows += [again | {"publish_seq": at, "confirm_ts_ns": 11} for at in range(count)]
+    return {"endpoints": table("endpoints", [BROKER]), "confirms": table("confirms", rows)}
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "count", "severity"), [(True, 20, "warning"), (True, 9, "note"), (False, 20, "note")]
+)
+def test_ids_that_were_confirmed_are_not_repeated_after_a_broken_connection(
+    confirmed: bool, count: int, severity: str
+) -> None:
+    (row,) = findings(sent_again(confirmed, count), "str-dedup")
+    assert row["severity"] == severity and ("had been confirmed" in row["text"]) is confirmed
