@@ -19,7 +19,7 @@ from pamqp import commands
 from amqpscope.dissector.capture.sources import find
 from amqpscope.dissector.cli.program import main
 from amqpscope.dissector.reading import Reading
-from amqpscope.dissector.tables.formats import FORMAT
+from amqpscope.dissector.tables.formats import ADDED
 from amqpscope.dissector.tables.output import NOTE
 from amqpscope.pipelines.run import acknowledged, engine, runner
 from amqpscope.pipelines.run.event_store import EventStore
@@ -248,7 +248,7 @@ def test_tables_of_an_earlier_release_have_no_acknowledgements(tmp_path: Path) -
     shutil.rmtree(tables / "tcp_acks")
     assert main(["analyze", str(tables), "-o", str(out)]) == 2
     note = json.loads((tables / NOTE).read_text())
-    (tables / NOTE).write_text(json.dumps(note | {"format": FORMAT - 1}))
+    (tables / NOTE).write_text(json.dumps(note | {"format": ADDED["tcp_acks"] - 1}))
     assert main(["analyze", str(tables), "-o", str(out)]) == 0
     made = pq.read_table(out / "confirms")
     assert made.num_rows and made["request_acked_ts_ns"].null_count == made.num_rows
