@@ -233,7 +233,9 @@ def unbound(by: str = "terraform", again: str = "pages.*", deleted: bool = False
         (SERVER, method(commands.Queue.UnbindOk())), *bind("q", "e", again),
     ])  # fmt: skip
     if deleted:
-        operator.play([(CLIENT, method(commands.Queue.Delete(queue="q"))), (SERVER, method(commands.Queue.DeleteOk(0)))])
+        operator.play(
+            [(CLIENT, method(commands.Queue.Delete(queue="q"))), (SERVER, method(commands.Queue.DeleteOk(0)))]
+        )
     if leaves:
         closed(reader)
     at(cms, 4).play([sent("e", "page.new", 30)])
