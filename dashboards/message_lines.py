@@ -126,7 +126,8 @@ def answer(row: Row) -> str:
     """Return what became of a message: its confirm or settlement and how late, or why there is none.
 
     What was not whole when its connection or the capture ended waits for none.
-    What a gap may hide is unknown; only what was certainly not answered is `none`.
+    What a gap may hide is unknown, and so is it where the number of a publish is (as in a connection that began before
+    the capture); only what was certainly not answered is `none`.
     """
     if row.get("incomplete"):
         return "not whole"
@@ -134,6 +135,8 @@ def answer(row: Row) -> str:
         return "-" if row["first_offset"] is None else f"{row['records']} from {row['first_offset']}"
     ending = row["ended_by"]
     if row["outcome"] == "none":
+        if ending in UNKNOWN and row["kind"] == "publish" and row["publish_seq"] is None:
+            return "unknown number"
         if ending in UNKNOWN:
             return "unknown: a gap" if ending == "gap" else f"unknown: {ending}"
         late = "" if row["waited_ns"] is None else f" {duration(row['waited_ns'])}"

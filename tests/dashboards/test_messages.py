@@ -196,3 +196,14 @@ def test_streams_have_confirms_and_chunks(capsys: pytest.CaptureFixture[str]) ->
     assert {row["outcome"] for row in rows if row["kind"] == "publish"} == {"ack"}
     assert sum(row["records"] for row in rows if row["kind"] == "deliver") == 8
     assert message_lines.answer(rows[-1] | {"outcome": None}) == "3 from 5"
+
+
+def test_a_publish_whose_number_is_not_known() -> None:
+    """In a connection that began before the capture: no bytes are missing, but nobody knows which confirm is its."""
+    row: dict[str, Any] = dict.fromkeys(
+        ("incomplete", "waited_ns", "latency_ns", "returned", "requeue", "first_offset")
+    )
+    row |= {"kind": "publish", "outcome": "none", "ended_by": "gap", "publish_seq": None}
+    assert message_lines.answer(row) == "unknown number"
+    for other in ({"publish_seq": 7}, {"kind": "deliver"}):
+        assert message_lines.answer(row | other) == "unknown: a gap"

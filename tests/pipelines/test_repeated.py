@@ -222,6 +222,34 @@ def test_quick_work_waits_where_slow_work_has_the_limit(tmp_path: Path) -> None:
     assert text_of("con-slow", tmp_path, *sharing(slow=0.01)) == ""
 
 
+def begun_and_slow(slow_from: int = 20, work: float = 0.3) -> list[Tape]:
+    """A consumer that began before the capture, with a prefetch of two: quick at first, then behind."""
+    web, worker = begun_before(40000, 0), begun_before(40001, 0)
+    free, arrivals, acks = 0.0, [], []
+    for number in range(120):
+        takes = 0.001 if number < slow_from else work
+        sent_at = number / 8
+        given_at = max(sent_at + 0.001, acks[number - 2] + 0.001 if number > 1 else 0)
+        free = max(free, given_at) + takes
+        arrivals.append((sent_at, "web", number))
+        acks.append(free)
+        arrivals += [(given_at, "given", number), (free, "ack", number)]
+    for when, what, number in sorted(arrivals, key=lambda each: (each[0], each[1] == "ack")):
+        if what == "web":
+            at(web, 1 + when).play([sent("", "q", 1, message_id=f"m{number}")])
+        elif what == "given":
+            at(worker, 1 + when).play([given("", "q", 1, number + 1, message_id=f"m{number}")])
+        else:
+            at(worker, 1 + when).play([(CLIENT, method(commands.Basic.Ack(number + 1)))])
+    return [web, worker]
+
+
+def test_a_consumer_that_falls_behind_in_a_capture_without_its_beginning(tmp_path: Path) -> None:
+    found = text_of("con-slow", tmp_path, *begun_and_slow())
+    assert "is too slow" in found and "has 2 deliveries all the time" in found
+    assert text_of("con-slow", tmp_path, *begun_and_slow(work=0.1)) == "", "it keeps up"
+
+
 def unbound(by: str = "terraform", again: str = "pages.*", deleted: bool = False, leaves: bool = False) -> list[Tape]:
     cms = connected(40000, name="cms").play([*exchange("e"), *declare("q"), *bind("q", "e", "page.*")])
     reader = connected(40001, name="purger").play([*consume("q")])
@@ -253,6 +281,28 @@ def test_a_queue_that_was_unbound_under_its_consumer(tmp_path: Path) -> None:
         == ""
         == text_of("con-unbound", tmp_path, *unbound(leaves=True))
     )
+
+
+def fanning(auto_delete: bool, deletes: bool = False) -> Tape:
+    """A publisher whose exchange is gone."""
+    command = commands.Exchange.Declare(exchange="e", exchange_type="fanout", auto_delete=auto_delete)
+    tape = connected(40000, name="presence").play(
+        [(CLIENT, method(command)), (SERVER, method(commands.Exchange.DeclareOk()))]
+    )
+    if deletes:
+        tape.play(
+            [(CLIENT, method(commands.Exchange.Delete(exchange="e"))), (SERVER, method(commands.Exchange.DeleteOk()))]
+        )
+    gone = commands.Channel.Close(404, "NOT_FOUND - no exchange 'e' in vhost '/'", 60, 40)
+    return tape.play([sent("e", "k", 1), (SERVER, method(gone)), (CLIENT, method(commands.Channel.CloseOk()))])
+
+
+def test_why_an_exchange_is_gone(tmp_path: Path) -> None:
+    says = "it was declared auto-delete (packet"
+    assert says in text_of("chn-error", tmp_path, fanning(auto_delete=True))
+    assert "goes with its last binding" in text_of("chn-error", tmp_path, fanning(auto_delete=True))
+    assert says not in text_of("chn-error", tmp_path, fanning(auto_delete=False))
+    assert says not in text_of("chn-error", tmp_path, fanning(auto_delete=True, deletes=True)), "somebody deleted it"
 
 
 # --------------------------------------------------------------------------------------------------------- requests
