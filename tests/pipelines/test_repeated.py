@@ -272,7 +272,7 @@ def unbound(by: str = "terraform", again: str = "pages.*", deleted: bool = False
 
 def test_a_queue_that_was_unbound_under_its_consumer(tmp_path: Path) -> None:
     found = text_of("con-unbound", tmp_path, *unbound())
-    assert 'terraform unbound queue q from exchange e (key "page.*") and bound it with "pages.*": 30 messages' in found
+    assert 'terraform unbound queue q from exchange e (key "page.*") and bound it with "pages.*": at least 30' in found
     assert "purger still consumes there" in found
     assert text_of("con-unbound", tmp_path, *unbound(by="purger")) == "", "it gave the key up"
     assert text_of("con-unbound", tmp_path, *unbound(again="page.#")) == "", "they come still"
