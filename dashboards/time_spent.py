@@ -74,7 +74,7 @@ def telling(rows: Iterable[Row], findings: Iterable[Row], most: int) -> list[Row
     for row in waiting:
         if len(distinct) == most:
             break
-        who = row["connection_id"] if row["client"] is None else row["client"]
+        who, _ = of[row["connection_id"]]
         distinct.setdefault((who, re.sub(r"[0-9.]+", "", sentence(row))), row)
     return list(distinct.values())
 

@@ -234,8 +234,7 @@ def replica(name: str) -> str:
     name = name[:_LONGEST]
     if _ADDRESS.search(name):
         return name
-    parts = re.split(r"([^\W_]+)", name)
-    return "".join(_NUMBER.sub("#", part) if any(map(str.isdigit, part)) else part for part in parts)
+    return "".join(_NUMBER.sub("#", part) for part in re.split(r"([^\W_]+)", name))
 
 
 _ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|:[0-9a-f]{0,4}:")

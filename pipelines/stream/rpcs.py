@@ -61,15 +61,8 @@ class Rpcs(RpcWalk):
 
     SOURCE = STREAM_FRAMES
     OWN = (
-        "command",
-        "response_code",
-        "closing_code",
-        "closing_reason",
-        "stream",
-        "super_stream",
-        "offset",
-        "offset_type",
-    )
+        "command", "response_code", "closing_code", "closing_reason", "stream", "super_stream", "offset", "offset_type",
+    )  # fmt: skip
     needs: ClassVar[Mapping[int, Needs]] = {
         STREAM_FRAMES: Needs(("correlation_id", *OWN[1:]), ANSWERED_ALWAYS, asks=ANSWERED_ALWAYS)
     }

@@ -27,8 +27,6 @@ from tests.pipelines.conversations import (
     sent,
 )
 
-QUEUE_TYPE = {"x_queue_type": "quorum"}
-
 
 def text_of(code: str, folder: Path, *tapes: Tape) -> str:
     """The text of the one finding of a rule; empty where it has none."""
