@@ -98,7 +98,7 @@ def walk(batch: Batch, of: Outstanding) -> int:
                 return why
         state[ST.SEVERAL] = -1
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] >= 0:
-            cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+            cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, of.gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE

@@ -148,7 +148,7 @@ def walk(
             if more[i, MORE.ROLE] > PLAIN and more[i, MORE.SESSION] != 0:
                 apply_event(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
             if events[i, EV.CUT] > 0:
-                cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+                cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE

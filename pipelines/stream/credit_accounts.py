@@ -102,7 +102,7 @@ def walk(
         lacks = word == 0 or (changes and number < 0 and events[i, EV.RESPONSE] == 0)
         lacks = lacks or (word == _CREDIT and events[i, EV.RESPONSE] == 0 and more[i, MORE.CREDIT] == NONE)
         if events[i, EV.CUT] > 0 and side >= 0 and lacks:
-            cn.add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+            cn.add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
         if events[i, EV.SOURCE] == CONNECTIONS and 0 <= more[i, MORE.RTT] <= MOST_ROUND_TRIP:
             state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)

@@ -131,7 +131,7 @@ def walk(events: Array, more: Array, listed: Array, asked: Array, of: Outstandin
         answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
         if state[ST.LISTED] < 0:
             if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
-                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS], -1)
             update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
         publisher = more[i, MORE.PUBLISHER]
         if word == _PUBLISH:

@@ -197,7 +197,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     ch.begin(channels, account, channel, epoch)
     co.begin_channel(consumers, account, conn[CONN.CLIENT_GAPS])
     tx.begin_channel(transactions, account, PERHAPS if epoch == 0 else PLAIN)
-    pf.reset(prefetch, pf.of_channel(account), channel, epoch, 1, 0)
+    pf.reset(prefetch, 2 * account, channel, epoch, 1, 0)
     return account
 
 
@@ -218,7 +218,8 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
         limit = more[i, MORE.LIMIT]
         if limit >= 0 and events[i, EV.FROM_CLIENT] == CLIENT:
             if more[i, MORE.WHOLE] == 1:
-                pf.limited(prefetch, pf.of_channel(account), limit, identity, ts)
+                prefetch[0][2 * account, pf.WIN.LIMIT] = limit
+                pf.adjust(prefetch, 2 * account, identity, ts, 0)
             else:
                 ends[account, CHAN.LIMIT] = limit
     elif word == ON_ASK_GET:
@@ -241,7 +242,7 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
     elif (word == ON_CANCEL or word == ON_CANCEL_OK) and tag != 0:
         consumer = co.find(consumers, account, epoch, tag)
         if consumer >= 0:
-            window = pf.of_consumer(consumer)
+            window = 2 * consumer + 1
             if word == ON_CANCEL_OK and prefetch[0][window, pf.WIN.LIMIT] > 0:  # what it answers was not seen
                 pf.closed(prefetch, window, -1, ts, 0)
             pf.closed(prefetch, window, identity, ts, 1)
@@ -258,10 +259,10 @@ def begin_consumer(
     consumers, _, prefetch = own
     old = co.find(consumers, account, epoch, tag)
     if old >= 0:
-        pf.closed(prefetch, pf.of_consumer(old), identity, ts, 1)
+        pf.closed(prefetch, 2 * old + 1, identity, ts, 1)
         co.end(consumers, old)
     consumer = co.begin(consumers, account, epoch, tag, queue)
-    pf.reset(prefetch, pf.of_consumer(consumer), channel, epoch, 0, limit)
+    pf.reset(prefetch, 2 * consumer + 1, channel, epoch, 0, limit)
 
 
 @kernel
@@ -305,9 +306,9 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     if consumer >= 0:
         consumers[0][consumer, CONS.COUNT] += 1
     if pushed and more[i, MORE.NO_ACK] == 0:
-        pf.delivered(prefetch, pf.of_channel(account), row, events[i, EV.TS])
+        pf.delivered(prefetch, 2 * account, row, events[i, EV.TS])
         if consumer >= 0:
-            pf.delivered(prefetch, pf.of_consumer(consumer), row, events[i, EV.TS])
+            pf.delivered(prefetch, 2 * consumer + 1, row, events[i, EV.TS])
     return DONE
 
 
