@@ -141,16 +141,11 @@ def plain(extra: int, transactions: tx.Transactions) -> int:
 
 
 @kernel
-def queue_of(extra: int, consumers: co.Consumers) -> int:
-    """Return the id of the event that names the queue of a delivery; -1: unknown."""
-    return consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
-
-
-@kernel
 def finish(
-    result: Result, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int, end_ts: int, queue: int
-) -> None:
-    """Write a row of `out`."""
+    result: Result, consumers: co.Consumers, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int,
+    end_ts: int, extra: int,
+) -> None:  # fmt: skip
+    """Write a row of `out` for a delivery with this EXTRA."""
     out, state = result
     at = state[ST.OUT]
     out[at, OUT.ROW] = row
@@ -160,5 +155,5 @@ def finish(
     out[at, OUT.REQUEUE] = requeue
     out[at, OUT.BY] = by
     out[at, OUT.END_TS] = end_ts
-    out[at, OUT.QUEUE] = queue
+    out[at, OUT.QUEUE] = consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
     state[ST.OUT] = at + 1
