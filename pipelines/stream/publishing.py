@@ -170,7 +170,14 @@ def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
     first = found(waiting, index, rows[publisher, PUB.ID], number)
     last = waiting[first, WAIT.LAST] if first >= 0 else -1
     if last >= 0 and waiting[last, WAIT.FRAME] == frame and waiting[last, WAIT.ENTRY] == more[i, MORE.ENTRY]:
-        add(waiting, last, more, i, opener, of.state[ST.BASE])
+        waiting[last, WAIT.RECORDS] += more[i, MORE.RECORDS]
+        if more[i, MORE.SIZE] >= 0:
+            waiting[last, WAIT.SIZE] = max(waiting[last, WAIT.SIZE], 0) + more[i, MORE.SIZE]
+        # It is named after the message with the least name.
+        column = WAIT.OPENER if waiting[last, WAIT.OPENER] >= of.state[ST.BASE] else WAIT.OTHER
+        if waiting[last, column] < 0 or more[i, MORE.RANK] < waiting[last, WAIT.RANK]:
+            waiting[last, column] = opener
+            waiting[last, WAIT.RANK] = more[i, MORE.RANK]
         return
     if counts[CT.LIVE] >= of.state[ST.LIMIT]:
         row = oldest(waiting, counts)
@@ -196,18 +203,6 @@ def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
     counts[CT.ROWS] = row + 1
     counts[CT.LIVE] += 1
     pb.sent(rows, publisher, number, frame, events[i, EV.TS])
-
-
-@kernel
-def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -> None:
-    """Add records to a sending; it is named after the message with the least name."""
-    waiting[row, WAIT.RECORDS] += more[i, MORE.RECORDS]
-    if more[i, MORE.SIZE] >= 0:
-        waiting[row, WAIT.SIZE] = max(waiting[row, WAIT.SIZE], 0) + more[i, MORE.SIZE]
-    column = WAIT.OPENER if waiting[row, WAIT.OPENER] >= base else WAIT.OTHER
-    if waiting[row, column] < 0 or more[i, MORE.RANK] < waiting[row, WAIT.RANK]:
-        waiting[row, column] = opener
-        waiting[row, WAIT.RANK] = more[i, MORE.RANK]
 
 
 @kernel

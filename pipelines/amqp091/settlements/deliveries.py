@@ -209,7 +209,7 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
     asked, ends = consumers[2], consumers[3]
     word, identity, ts = events[i, EV.WHAT], state[ST.BASE] + i, events[i, EV.TS]
     epoch, tag = events[i, EV.EPOCH], more[i, MORE.TAG]
-    queue = identity
+    queue, limit, begins = identity, ends[account, CHAN.LIMIT], False
     if more[i, MORE.UNNAMED] == 1 and ends[account, CHAN.DECLARED] >= 0:
         queue = ends[account, CHAN.DECLARED]
     if word == ON_DECLARE_OK:
@@ -228,17 +228,14 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
         row = co.answer(consumers, account, CHAN.GET, conn, gaps)
         ends[account, CHAN.GOT] = asked[row, ASK.QUEUE] if row >= 0 else -1
     elif word == ON_CONSUME and events[i, EV.FROM_CLIENT] == CLIENT:
-        limit = ends[account, CHAN.LIMIT]
-        if tag == 0:
+        begins = tag != 0
+        if not begins:
             co.ask(consumers, account, CHAN.CONSUME, queue, events[i, EV.ORDER], limit)
-        else:
-            begin_consumer(account, events[i, EV.CHANNEL], epoch, tag, queue, limit, identity, ts, own)
     elif word == ON_CONSUME_OK:
         if tag != 0 and co.find(consumers, account, epoch, tag) < 0:
             row = co.answer(consumers, account, CHAN.CONSUME, conn, gaps)
             if row >= 0:
-                queue, limit = asked[row, ASK.QUEUE], asked[row, ASK.LIMIT]
-                begin_consumer(account, events[i, EV.CHANNEL], epoch, tag, queue, limit, identity, ts, own)
+                queue, limit, begins = asked[row, ASK.QUEUE], asked[row, ASK.LIMIT], True
     elif (word == ON_CANCEL or word == ON_CANCEL_OK) and tag != 0:
         consumer = co.find(consumers, account, epoch, tag)
         if consumer >= 0:
@@ -249,20 +246,13 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
             prefetch[0][window, pf.WIN.LIMIT] = 0
             if word == ON_CANCEL_OK:
                 co.end(consumers, consumer)
-
-
-@called
-def begin_consumer(
-    account: int, channel: int, epoch: int, tag: int, queue: int, limit: int, identity: int, ts: int, own: Own
-) -> None:
-    """Begin a consumer; one with the same tag ends."""
-    consumers, _, prefetch = own
-    old = co.find(consumers, account, epoch, tag)
-    if old >= 0:
-        pf.closed(prefetch, 2 * old + 1, identity, ts, 1)
-        co.end(consumers, old)
-    consumer = co.begin(consumers, account, epoch, tag, queue)
-    pf.reset(prefetch, 2 * consumer + 1, channel, epoch, 0, limit)
+    if begins:  # one with the same tag ends
+        old = co.find(consumers, account, epoch, tag)
+        if old >= 0:
+            pf.closed(prefetch, 2 * old + 1, identity, ts, 1)
+            co.end(consumers, old)
+        consumer = co.begin(consumers, account, epoch, tag, queue)
+        pf.reset(prefetch, 2 * consumer + 1, events[i, EV.CHANNEL], epoch, 0, limit)
 
 
 @kernel
