@@ -746,8 +746,11 @@ def seen_at_the_broker(turn: float, halts: int = 0) -> list[Packet]:
 def test_who_waits_for_each_confirm_far_from_the_capture(tmp_path: Path) -> None:
     """It publishes again when the confirm has gone one way and the publish come the other; losses make some late."""
     for halts in (0, 6):
-        (row,) = analyzed(seen_at_the_broker(0.059, halts), tmp_path, "pub-sync")
+        packets = seen_at_the_broker(0.059, halts)
+        (row,) = analyzed(packets, tmp_path, "pub-sync")
         assert "most of that is the way to the broker" in row["text"]
+        (spent,) = related(walked(tmp_path / "made.pcap"), "time_spent")
+        assert spent["network_ns"] >= 40 * 59_000_000
     assert analyzed(seen_at_the_broker(0.1), tmp_path, "pub-sync") == [], "it has a pace of its own"
 
 
