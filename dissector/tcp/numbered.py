@@ -1,8 +1,8 @@
 """Note bytes that come late because a packet with them was lost before the capture, where nothing else shows it.
 
 A sender that numbers its packets one by one (IPv4; Linux does so for each connection) left out a number, and paused
-before these bytes, though they are the next ones and it owed no acknowledgement: it sent them again. Windows numbers what
-goes to one address together, and its packets begin with a time to live of 128: they show nothing.
+before these bytes, though they are the next ones and it owed no acknowledgement: it sent them again. Windows numbers
+what goes to one address together, and its packets begin with a time to live of 128: they show nothing.
 
 Sources: RFC 6864 §4 (identification), RFC 6298 §5 (what is lost last is sent again by a timer).
 """
@@ -11,7 +11,7 @@ from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.event_rows import NOWHERE, add, sending_of
 from amqpscope.dissector.tcp.sending import Sending
-from amqpscope.dissector.tcp.state import AGAIN, Conn, Direction, Flows, Results
+from amqpscope.dissector.tcp.state import AGAIN, Direction, Flows, Results
 
 IN_ORDER = 8
 """Packets in a row with numbers in a row, after which a number that is left out means something."""
@@ -29,12 +29,7 @@ TIMER_NS = 200_000_000
 def observe_number(
     batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int, trip_ns: int
 ) -> None:  # fmt: skip
-    """Note the number of a packet that is no copy, and whether it shows that one was lost before it.
-
-    Args:
-        pos: position of its first byte; -1: it has none.
-        trip_ns: the round trip.
-    """
+    """Note the number of a packet that is no copy and begins at `pos` (-1: it has no bytes), and a loss that it shows."""
     direction, sending = flows.direction, flows.sending
     row = 2 * slot + side
     mine = sending_of(flows, row)
