@@ -29,7 +29,7 @@ TIMER_NS = 200_000_000
 def observe_number(
     batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int, trip_ns: int
 ) -> None:  # fmt: skip
-    """Note the number of a packet that is no copy and begins at `pos` (-1: it has no bytes), and a loss that it shows."""
+    """Note the number of a packet that is no copy and begins at `pos` (-1: no bytes), and a loss that it shows."""
     direction, sending = flows.direction, flows.sending
     row = 2 * slot + side
     mine = sending_of(flows, row)
