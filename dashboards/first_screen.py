@@ -14,7 +14,7 @@ from amqpscope.dashboards.findings import alike, calm, such
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dashboards.units import rate
 from amqpscope.dissector.formatting import clean, duration
-from amqpscope.pipelines.findings import MADE_UP, size
+from amqpscope.pipelines.findings import size
 from amqpscope.spec.findings import SEVERITIES, Rule, load
 
 Row = dict[str, Any]
@@ -280,9 +280,7 @@ def _queues(queues: Sequence[Row], width: int) -> str:
 def _readers(row: Row) -> str:
     if row["consumers"] == 1:
         limit = "?" if row["prefetch"] is None else "none" if row["prefetch"] == 0 else str(row["prefetch"])
-        tag = row["consumer_tag"]
-        name = row["client"] if MADE_UP in tag and row["client"] else tag  # a tag that a program made up says nothing
-        return f"{clean(name)} ({limit})"
+        return f"{clean(row['called'] or row['consumer_tag'])} ({limit})"
     if row["consumers"]:
         return f"{row['consumers']} consumers"
     return "basic.get" if row["gets"] else "none"

@@ -10,8 +10,8 @@ from amqpscope.spec.findings import Rule
 
 Select = Callable[[str], list[dict[str, Any]]]
 """Runs a select over statistics and relations, and returns its rows."""
-BY = ("who",)
-"""Values besides `client` that may be the name of the client."""
+BY = {"client": "connection_id", "who": "connection_id", "other": "other_connection_id"}
+"""Values that may be names of clients, and those that say of which connection."""
 
 
 class Called:
@@ -33,12 +33,11 @@ class Called:
         return {"queue": f"{row['queue']} of virtual host {vhost}"} if vhost else {}
 
     def _client(self, rule: Rule, row: dict[str, Any]) -> dict[str, Any]:
-        """Return how a client is called that is an address, and one of several there, by its one connection."""
-        port = self._ports.get(row.get("connection_id", -1))
-        if port is None or "(" in rule.values["connection_id"] or row.get("client") != port[0]:
+        """Return how clients without names of their own are called, where others from there are called the same."""
+        if "(" in rule.values.get("connection_id", "("):  # it is about several connections
             return {}
-        address = f"[{port[0]}]:{port[1]}" if ":" in port[0] else f"{port[0]}:{port[1]}"
-        return {name: address for name in ("client", *BY) if row.get(name) == port[0]}
+        known = {name: self._addresses.get(row.get(connection, -1)) for name, connection in BY.items()}
+        return {name: found[1] for name, found in known.items() if found and found[0] == row.get(name)}
 
     @cached_property
     def _queues(self) -> set[str]:
@@ -55,11 +54,17 @@ class Called:
         return {row["connection_id"]: row["vhost"] for row in rows}
 
     @cached_property
-    def _ports(self) -> dict[int, tuple[str, int]]:
-        """Address and port of connections without a name, where others from there have none either."""
+    def _addresses(self) -> dict[int, tuple[str, str]]:
+        """The names of clients that are products or addresses, and the same with ports, by connection."""
         rows = self._select(
-            "select n.connection_id, n.client, n.client_port from endpoints n "
-            "join (select client from endpoints where client = client_ip group by client having count(*) > 1) a "
-            "on n.client = a.client"
+            "select n.connection_id, n.client, n.client_ip, n.client_port from endpoints n "
+            "join (select client from endpoints where connection_name is null group by client having count(*) > 1) a "
+            "on n.client = a.client where n.connection_name is null and n.client like '%' || n.client_ip"
         )
-        return {row["connection_id"]: (row["client"], row["client_port"]) for row in rows}
+        return {row["connection_id"]: (row["client"], _with_port(**row)) for row in rows}
+
+
+def _with_port(client: str, client_ip: str, client_port: int, **_: Any) -> str:
+    """Return the name of a client that ends with its address, with the port."""
+    address = f"[{client_ip}]" if ":" in client_ip else client_ip
+    return f"{client.removesuffix(client_ip)}{address}:{client_port}"

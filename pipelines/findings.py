@@ -192,7 +192,7 @@ def _thing(rule: Rule, row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a finding is about: those of one program that say the same but for figures are one thing to mend."""
     if not row.get("client"):
         return None, str(row)
-    alike = {name: replica(str(row[name])) for name in ("client", "consumer_tag", *BY) if row.get(name)}
+    alike = {name: replica(str(row[name])) for name in (*BY, "consumer_tag") if row.get(name)}
     text = filled(rule.text, {**row, **row.get("said", {}), **alike}, figures=False)
     return alike["client"], row.get("server"), row.get("severity"), text
 
