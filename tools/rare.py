@@ -23,7 +23,6 @@ from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
 from amqpscope.pipelines.across import lost, matching
-from amqpscope.pipelines.amqp091.confirms import numbering_rows
 from amqpscope.pipelines.model import outstanding
 from amqpscope.pipelines.stream import publishing_ids
 
@@ -47,7 +46,6 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (hash_feed, (LANES, BYTES, 0, BYTES, 0, 0)),
     (hash_end, (LANES, BYTES, 0)),
     (outstanding._rebuild, (ROWS, INTS, INTS, 0)),
-    (numbering_rows.fold, (ROWS, 0, ROWS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),
     (matching.fill, (ROWS, ROWS)),
     (lost.find_gaps, (ROWS, ROWS, INTS, ROWS, BYTES)),

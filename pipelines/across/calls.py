@@ -25,7 +25,7 @@ from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.across.callers import ENDS, WHEN, Callers
 from amqpscope.pipelines.across.homes import COLUMNS, HOME, digests
 from amqpscope.pipelines.across.waiting import Waiting
-from amqpscope.pipelines.model.connection import GAPS, SERVER, is_gap
+from amqpscope.pipelines.model.connection import GAP_WORDS, GAPS, SERVER
 from amqpscope.pipelines.model.digests import DIRECT_REPLY, combined, hashed
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FRAMES_OF, MESSAGES, Events, what
 from amqpscope.pipelines.model.remembered import Remembers
@@ -51,7 +51,7 @@ OUTSTANDING = 10_000
 _ASKED = ("exchange", "routing_key", "correlation_id", "reply_to", "capture", "packet", "ts_ns", "unfinished")
 _PUBLISH = what(MESSAGES, "publish")
 _GIVEN = [what(MESSAGES, kind) for kind in ("deliver", "get")]
-_LACKS = [word for code in GAPS if is_gap(word := what(ANOMALIES, code))]
+_LACKS = list(GAP_WORDS)
 
 
 class CallParts(Remembers):

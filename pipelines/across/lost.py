@@ -22,7 +22,7 @@ from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.across import homes
-from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, is_gap, may_be_another
+from amqpscope.pipelines.model.connection import CLIENT, FRAME_CUT, GAP_WORDS, MAY_BE_ANOTHER
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, MESSAGES, Events, kinds, names_of, what
 from amqpscope.pipelines.model.remembered import Remembers
@@ -41,11 +41,8 @@ EVER = -(1 << 62)
 """A time before all others."""
 PLACE = ("exchange", "routing_key")
 _PUBLISHES = kinds("publish")
-_GAPS = tuple(
-    code for code in spec.anomalies()
-    if (word := what(ANOMALIES, code)) != FRAME_CUT and (is_gap(word) or may_be_another(word))
-)  # fmt: skip
-_LACKS = [what(ANOMALIES, code) for code in _GAPS]
+_LACKS = sorted({*GAP_WORDS, *MAY_BE_ANOTHER} - {FRAME_CUT})
+_GAPS = tuple(code for code in spec.anomalies() if what(ANOMALIES, code) in _LACKS)
 
 
 def places(rows: pa.Table, compiled: bool | None = None) -> Any:

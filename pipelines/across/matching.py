@@ -120,23 +120,15 @@ def match(rows: Array, first: int, slots: Array, state: Array, matches: Array) -
             state[STATE.REFUSED] = NEVER
         if rows[i, ROW.IS_DELIVERY] == 1:
             find_publish(rows, i, slots, state, matches)
-        elif lacks_room(slots, state):
+            continue
+        # Sub-keys out of the window are dropped when half as many as the limit came since the last time: each pays for
+        # two of them.
+        needed = state[STATE.COUNT] + KINDS * state[STATE.SCOPES]
+        limit = state[STATE.LIMIT]
+        if (2 * state[STATE.NEW] >= limit) if needed > limit else (2 * needed > len(slots)):
             return i
-        else:
-            keep_publish(rows, i, slots, state)
+        keep_publish(rows, i, slots, state)
     return len(rows)
-
-
-@kernel
-def lacks_room(slots: Array, state: Array) -> bool:
-    """Return whether the table must grow, or drop what is out of the window, before it takes a publish.
-
-    It drops when half as many sub-keys as the limit came since the last time: each pays for two of them.
-    """
-    needed: int = state[STATE.COUNT] + KINDS * state[STATE.SCOPES]
-    new: int = state[STATE.NEW]
-    limit: int = state[STATE.LIMIT]
-    return 2 * new >= limit if needed > limit else 2 * needed > len(slots)
 
 
 @kernel
@@ -149,30 +141,25 @@ def keep_publish(rows: Array, i: int, slots: Array, state: Array) -> None:
             continue
         for scope in range(state[STATE.SCOPES]):
             own = max(i64(rows[i, ROW.HOME]), _NOWHERE_KNOWN) if scope == 1 else _EVERYWHERE
-            refused |= keep_in(rows, i, scoped(sub_key, own), slots, state)
+            own_key = scoped(sub_key, own)
+            at = slot_of(slots, state[STATE.GROUP], own_key)
+            if slots[at, SLOT.GROUP] == state[STATE.GROUP]:
+                slots[at, SLOT.BEFORE] = slots[at, SLOT.TS]
+            else:
+                state[STATE.NEW] += 1
+                if state[STATE.COUNT] >= state[STATE.LIMIT]:
+                    state[STATE.REFUSED] = rows[i, ROW.TS]
+                    refused = 1
+                    continue
+                state[STATE.COUNT] += 1
+                slots[at, SLOT.GROUP] = state[STATE.GROUP]
+                slots[at, SLOT.SUB_KEY] = own_key
+                slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
+            for column in range(_PUBLISH):
+                slots[at, SLOT.TS + column] = rows[i, ROW.TS + column]
+            slots[at, SLOT.FIRSTS] = 0
+            slots[at, SLOT.REPEATED] = 0
     state[STATE.OVERFLOWED] += refused
-
-
-@kernel
-def keep_in(rows: Array, i: int, sub_key: int, slots: Array, state: Array) -> int:
-    """Make a publish the latest of a sub-key in a scope; return 1 where there is no room for it, else 0."""
-    at = slot_of(slots, state[STATE.GROUP], sub_key)
-    if slots[at, SLOT.GROUP] == state[STATE.GROUP]:
-        slots[at, SLOT.BEFORE] = slots[at, SLOT.TS]
-    else:
-        state[STATE.NEW] += 1
-        if state[STATE.COUNT] >= state[STATE.LIMIT]:
-            state[STATE.REFUSED] = rows[i, ROW.TS]
-            return 1
-        state[STATE.COUNT] += 1
-        slots[at, SLOT.GROUP] = state[STATE.GROUP]
-        slots[at, SLOT.SUB_KEY] = sub_key
-        slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
-    for column in range(_PUBLISH):
-        slots[at, SLOT.TS + column] = rows[i, ROW.TS + column]
-    slots[at, SLOT.FIRSTS] = 0
-    slots[at, SLOT.REPEATED] = 0
-    return 0
 
 
 @kernel

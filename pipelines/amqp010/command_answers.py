@@ -47,6 +47,11 @@ from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.unanswered import GAP, NEVER
 
+EFFECTS = ACCEPTED, ROLLED, ROLLED, UNSURE, COMMITTING, ROLLED, UNSURE
+"""What a result (xa-status) makes of what is accepted in a branch; 0: what was asked for.
+
+Whether a branch with mixed or unknown results (xa-heurmix, xa-heurhaz) has accepted a delivery is unknown."""
+
 
 @called
 def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
@@ -199,7 +204,12 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
     events, more, _ = batch
     accounts, slots = of.sessions[0][0], of.ledger[1]
     ended = slots[request, SL.EXTRA]
-    kind = effect_of(ended & KIND, more[i, MORE.STATUS])
+    request, status = ended & KIND, more[i, MORE.STATUS]
+    if request == REQUEST or not 0 <= status < len(EFFECTS):
+        return True
+    kind = EFFECTS[status]
+    if status == 0:
+        kind = COMMITTING if request == COMMITTING_BRANCH else ROLLED if request == ROLLING_BACK else ACCEPTED
     if kind == ACCEPTED:
         return True
     slot = lg.first_above(of.ledger, accounts, 2 * row + SERVER, -1)
@@ -217,18 +227,3 @@ def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) ->
                 settle(batch, i, slot, ACK, of)
         slot = following
     return True
-
-
-@kernel
-def effect_of(request: int, status: int) -> int:
-    """Return what a result of this status (xa-status) makes of what is accepted in a branch; ACCEPTED: it stays so.
-
-    Whether a branch with mixed or unknown results (xa-heurmix, xa-heurhaz) has accepted a delivery is unknown.
-    """
-    if request == REQUEST or status < 0 or status > 6:
-        return ACCEPTED
-    if status == 0:
-        return COMMITTING if request == COMMITTING_BRANCH else ROLLED if request == ROLLING_BACK else ACCEPTED
-    if status == 4:
-        return COMMITTING
-    return UNSURE if status == 3 or status == 6 else ROLLED

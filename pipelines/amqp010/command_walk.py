@@ -42,6 +42,9 @@ from amqpscope.pipelines.amqp010.commands import (
     MORE,
     NONE,
     POINT,
+    PREPARE_BRANCH,
+    PREPARING,
+    PUBLISH,
     QUEUE_BITS,
     QUIET,
     RELEASE,
@@ -58,7 +61,6 @@ from amqpscope.pipelines.amqp010.commands import (
     Batch,
     Outstanding,
     finish,
-    kind_of,
     mark,
     roll_back,
     settle_held,
@@ -67,6 +69,7 @@ from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
+from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
@@ -98,7 +101,7 @@ def walk(batch: Batch, of: Outstanding) -> int:
                 return why
         state[ST.SEVERAL] = -1
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.CUT] > 0 and events[i, EV.FROM_CLIENT] >= 0:
-            cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+            cn.add_gap(conn, of.gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, of.gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
@@ -115,7 +118,12 @@ def apply_event(batch: Batch, i: int, of: Outstanding) -> int:
         if row >= 0 and ss.is_over(of.sessions, row):
             row = -1
         if row >= 0:
-            ss.rename(of.sessions, row, more[i, MORE.SESSION])
+            (_, table, _, counts), rows = of.sessions
+            rows[row, SE.OUTLIVES] = 0  # its timeout, if there is one, is granted later
+            lu.clear(table, rows, SE.KEY, counts[0])
+            rows[row, SE.KEY] = more[i, MORE.SESSION]
+            for each in range(counts[0]):
+                lu.enter(table, rows, SE.KEY, each)
     if row < 0:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
@@ -150,9 +158,15 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     events, more, _ = batch
     (accounts, _, _, _), _ = of.sessions
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
-    kind = kind_of(more[i, MORE.ROLE], side, more[i, MORE.MODE], more[i, MORE.ACQUIRE])
-    queue = more[i, MORE.QUEUE]
-    if kind == 0:  # nothing is to be accepted
+    role, mode, queue = more[i, MORE.ROLE], more[i, MORE.MODE], more[i, MORE.QUEUE]
+    kind = REQUEST
+    if role == TRANSFER and side == CLIENT:
+        kind = QUIET if mode == 1 else PUBLISH
+    elif role == TRANSFER:
+        kind = UNSURE if mode < 0 else SEEN if more[i, MORE.ACQUIRE] == 1 else DELIVERY
+    elif role >= PREPARE_BRANCH and side == CLIENT:
+        kind = PREPARING + role - PREPARE_BRANCH
+    if role == TRANSFER and side == SERVER and mode == 1:  # nothing is to be accepted
         finish(of, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
         return True
     if number < 0:

@@ -8,7 +8,6 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.model import outstanding as lg
-from amqpscope.pipelines.model.connection import CLIENT
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED
@@ -151,21 +150,6 @@ class Outstanding(NamedTuple):
     out: Array
     reported: Array
     state: Array
-
-
-@kernel
-def kind_of(role: int, side: int, mode: int, acquire: int) -> int:
-    """Return what a command is while it is outstanding; 0 for a delivery that is accepted by being sent."""
-    if role != TRANSFER:
-        ends_branch = role >= PREPARE_BRANCH and side == CLIENT
-        return PREPARING + role - PREPARE_BRANCH if ends_branch else REQUEST
-    if side == CLIENT:
-        return QUIET if mode == 1 else PUBLISH
-    if mode == 1:
-        return 0
-    if mode < 0:
-        return UNSURE
-    return SEEN if acquire == 1 else DELIVERY
 
 
 @kernel

@@ -130,6 +130,7 @@ def walk(
     """
     events, more, _ = batch
     count = subscribed[2]
+    amounts, used = sizes
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
         if state[ST.WAITS] + 2 * count[0] + 2 > len(written[1]):
@@ -143,27 +144,20 @@ def walk(
         if events[i, EV.SOURCE] == CONNECTIONS and 0 <= more[i, MORE.RTT] <= MOST_ROUND_TRIP:
             state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.FROM_CLIENT] >= 0:
-            if events[i, EV.FROM_CLIENT] == SERVER:
-                gather(sizes, events[i, EV.CHANNEL], more[i, MORE.SIZE])
+            channel, size = events[i, EV.CHANNEL], more[i, MORE.SIZE]
+            if events[i, EV.FROM_CLIENT] == SERVER and size > 0 and 0 <= channel < CHANNELS:
+                if amounts[channel] == 0:
+                    used[0] += 1
+                    used[used[0]] = channel
+                    amounts[channel] = 1
+                amounts[channel] += size
             if more[i, MORE.ROLE] > PLAIN and more[i, MORE.SESSION] != 0:
                 apply_event(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
             if events[i, EV.CUT] > 0:
-                cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS])
+                cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
-
-
-@kernel
-def gather(sizes: Sizes, channel: int, size: int) -> None:
-    """Add bytes to the delivery under way on a channel."""
-    amounts, used = sizes
-    if size > 0 and 0 <= channel < CHANNELS:
-        if amounts[channel] == 0:
-            used[0] += 1
-            used[used[0]] = channel
-            amounts[channel] = 1
-        amounts[channel] += size
 
 
 @called

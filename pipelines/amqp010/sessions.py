@@ -161,17 +161,6 @@ def renew_account(accounts: Array, account: int) -> None:
 
 
 @called
-def rename(sessions: State, row: int, key: int) -> None:
-    """Give a session that is attached another key, which is new; its timeout, if there is one, is granted later."""
-    (_, table, _, counts), rows = sessions
-    rows[row, SE.OUTLIVES] = 0
-    lu.clear(table, rows, SE.KEY, counts[0])
-    rows[row, SE.KEY] = key
-    for each in range(counts[0]):
-        lu.enter(table, rows, SE.KEY, each)
-
-
-@called
 def forget(sessions: State) -> None:
     """Forget all sessions, of which nothing is outstanding."""
     (_, table, _, counts), rows = sessions

@@ -70,7 +70,8 @@ FRAME_CUT = _GAP_CODES[-1]
 GAPS = tuple(code for code in spec.anomalies() if what(ANOMALIES, code) in _GAP_CODES)
 """Their names."""
 GAP_WORDS = tuple(what(ANOMALIES, code) for code in GAPS)
-_CHANNEL_WRONG, _CONTENT_UNEXPECTED = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
+MAY_BE_ANOTHER = what(ANOMALIES, "channel-wrong"), what(ANOMALIES, "content-unexpected")
+"""Anomalies that mean that a frame may be another one, whose type was damaged."""
 _CONNECTION = what(CONNECTIONS)
 
 
@@ -91,18 +92,6 @@ def used(conn: Array, gaps: Array) -> Array:
 
 
 @kernel
-def is_gap(what: int) -> bool:
-    """Return whether an anomaly means that frames may be missing before its frame number."""
-    return what in _GAP_CODES
-
-
-@kernel
-def may_be_another(what: int) -> bool:
-    """Return whether an anomaly means that a frame may be another one, whose type was damaged."""
-    return what in (_CHANNEL_WRONG, _CONTENT_UNEXPECTED)
-
-
-@kernel
 def open_connection(conn: Array, identity: int) -> None:
     """Begin the next connection, and forget the last one."""
     for column in range(len(conn)):
@@ -113,14 +102,8 @@ def open_connection(conn: Array, identity: int) -> None:
 
 
 @kernel
-def add_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int) -> None:
-    """Note a place at which frames of a side may be missing."""
-    put_gap(conn, gaps, side, frame, ts, -1)
-
-
-@kernel
-def put_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int, late: int) -> None:
-    """Write a row of `gaps`."""
+def add_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int, late: int) -> None:
+    """Note a place at which frames of a side may be missing (`late` -1), or late from that frame on."""
     row = 2 * conn[CONN.SERVER_GAPS + side] + side
     if row < len(gaps):
         gaps[row, GAP_FRAME] = frame
@@ -128,22 +111,6 @@ def put_gap(conn: Array, gaps: Array, side: int, frame: int, ts: int, late: int)
         gaps[row, GAP_SINCE] = conn[CONN.LAST_SERVER + side]
         gaps[row, GAP_LATE] = late
         conn[CONN.SERVER_GAPS + side] += 1
-
-
-@kernel
-def note_late(conn: Array, gaps: Array, side: int, frame: int) -> None:
-    """Note a late frame of a side: what the other side sent before it in their order may have come after it."""
-    other = CLIENT - side
-    last = 2 * (conn[CONN.SERVER_GAPS + other] - 1) + other
-    if last >= 0 and gaps[last, GAP_LATE] >= 0:
-        gaps[last, GAP_FRAME] = frame + 1
-
-
-@kernel
-def is_late(conn: Array, gaps: Array, side: int, frame: int) -> bool:
-    """Return whether a frame may be late: one that a frame of this side, with a smaller number, may have answered."""
-    row = first_gap(conn, gaps, side, frame)
-    return bool(row >= 0 and 0 <= gaps[row, GAP_LATE] <= frame)
 
 
 @kernel
@@ -165,41 +132,37 @@ def update_connection(conn: Array, gaps: Array, events: Array, i: int, identity:
     ts = events[i, EV.TS]
     if source == CONNECTIONS:
         conn[CONN.HAS_ROW] = 1
-        closed = events[i, EV.NUMBER]
-        conn[CONN.SILENCE_TS] = closed if closed >= 0 else ts
+        conn[CONN.SILENCE_TS] = events[i, EV.NUMBER] if events[i, EV.NUMBER] >= 0 else ts
         conn[CONN.CLOSED] = events[i, EV.MULTIPLE]
         conn[CONN.PART] = 1 if events[i, EV.PARTIAL] == 1 else 0
         if events[i, EV.RESPONSE] == 1:
             conn[CONN.SPOKEN] = 1
     elif source == ANOMALIES:
         frame = events[i, EV.ORDER]
-        lacks = is_gap(word) and (word != FRAME_CUT or is_closed(conn))
-        if side >= 0 and frame >= 0 and (lacks or may_be_another(word)):
-            add_gap(conn, gaps, side, frame, ts)
+        # What is cut after a close is not cut by the end of the capture.
+        closed = conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0
+        lacks = closed if word == FRAME_CUT else word in GAP_WORDS or word in MAY_BE_ANOTHER
+        if side >= 0 and frame >= 0 and lacks:
+            add_gap(conn, gaps, side, frame, ts, -1)
             if ts < conn[CONN.LAST_TS]:
-                put_gap(conn, gaps, CLIENT - side, frame, ts, frame)
+                add_gap(conn, gaps, CLIENT - side, frame, ts, frame)
                 conn[CONN.LATE_SERVER + side] = conn[CONN.LAST_TS]
     elif FIRST_FRAMES <= source < MESSAGES and side >= 0:
         conn[CONN.SEEN_SERVER + side] = 1
         conn[CONN.LAST_SERVER + side] = events[i, EV.ORDER]
         conn[CONN.LAST_FRAME] = events[i, EV.ORDER]
         conn[CONN.LAST_TS] = max(conn[CONN.LAST_TS], ts)
-        if ts < conn[CONN.LATE_SERVER + side]:
-            note_late(conn, gaps, side, events[i, EV.ORDER])
         if events[i, EV.SHOWS] == 1:
             conn[CONN.SPOKEN] = 1
         if events[i, EV.CLOSES] == 1 and conn[CONN.SERVER_CLOSE + side] < 0:
             conn[CONN.SERVER_CLOSE + side] = events[i, EV.ORDER]
             conn[CONN.SERVER_CLOSE_TS + side] = ts
             conn[CONN.SERVER_CLOSE_EVENT + side] = identity
-    elif source == MESSAGES and side >= 0 and ts < conn[CONN.LATE_SERVER + side]:
-        note_late(conn, gaps, side, events[i, EV.ORDER])
-
-
-@kernel
-def is_closed(conn: Array) -> bool:
-    """Return whether the connection was closed so far: what is cut then is not cut by the end of the capture."""
-    return bool(conn[CONN.CLOSED] == 1 or conn[CONN.SERVER_CLOSE] >= 0 or conn[CONN.CLIENT_CLOSE] >= 0)
+    if FIRST_FRAMES <= source <= MESSAGES and side >= 0 and ts < conn[CONN.LATE_SERVER + side]:
+        # What the other side sent before a late frame in their order may have come after it.
+        last = 2 * (conn[CONN.SERVER_GAPS + CLIENT - side] - 1) + CLIENT - side
+        if last >= 0 and gaps[last, GAP_LATE] >= 0:
+            gaps[last, GAP_FRAME] = events[i, EV.ORDER] + 1
 
 
 @kernel

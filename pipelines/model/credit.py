@@ -82,14 +82,6 @@ Written = tuple[Any, Any]
 
 
 @kernel
-def lasted(start: int, end: int) -> int:
-    """Return the time between two ends; -1 where it is negative, or does not fit."""
-    if end < start or (start < 0 and end > NEVER + start):
-        return -1
-    return end - start
-
-
-@kernel
 def gaps_of(conn: Array) -> int:
     """Return the number of gaps of a connection so far."""
     return conn[CONN.SERVER_GAPS] + conn[CONN.CLIENT_GAPS]
@@ -116,20 +108,16 @@ def prove(rows: Array, row: int, ts: int, chunk: int, conn: Array, written: Writ
     """
     if rows[row, SUB.PROOF] < 0:
         return
-    took = lasted(rows[row, SUB.RELEASED_TS], ts) if ts != NONE else -1
-    proven = 1 if 0 <= took <= state[ST.WINDOW] else 0
-    if took >= 0 and 0 <= chunk < MOST_TIME and chunk_written_by(chunk, state) <= rows[row, SUB.RELEASED_TS]:
-        proven = 1
+    released, proven = rows[row, SUB.RELEASED_TS], 0
+    if released <= ts and ts != NONE and not (released < 0 and ts > NEVER + released):
+        # until when the chunk was written at the latest, by the clock of the capture
+        written_by = (chunk + 1) * MILLISECOND + min(state[ST.AGE], MOST_TIME * MILLISECOND)
+        by_chunk = 0 <= chunk < MOST_TIME and written_by <= released
+        proven = 1 if ts - released <= state[ST.WINDOW] or by_chunk else 0
     wait(written, state, conn, rows, row, rows[row, SUB.PROOF], rows[row, SUB.PROOF_TS], rows[row, SUB.RELEASED],
          rows[row, SUB.RELEASED_TS], 1, proven)  # fmt: skip
     rows[row, SUB.PROOF] = -1
     rows[row, SUB.RELEASED] = -1
-
-
-@kernel
-def chunk_written_by(chunk: int, state: Array) -> int:
-    """Return until when a chunk was written at the latest (ns), by the clock of the capture."""
-    return (chunk + 1) * MILLISECOND + min(state[ST.AGE], MOST_TIME * MILLISECOND)
 
 
 @kernel

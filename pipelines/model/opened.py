@@ -115,7 +115,7 @@ class Opened:
     def add_gap(self, side: int, frame: int, ts: int) -> None:
         """Note that this event, a frame, hides what its side sent."""
         self._note(self._now)
-        cn.add_gap(self._conn, self._views, side, frame, ts)
+        cn.add_gap(self._conn, self._views, side, frame, ts, -1)
 
     def first_gap(self, side: int, after: int) -> int:
         """Return the first gap of a side after a frame, so far, as a row; -1 for none."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 
+FREE, USED, ASKED_FREE, ASKED_USED = range(4)
+"""Places in `counts` where it is that of two matrices, the second one of requests."""
+
 
 @kernel
 def take(rows: Array, following: int, counts: Array, free: int, used: int) -> int:

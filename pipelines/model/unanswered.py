@@ -16,10 +16,10 @@ from amqpscope.pipelines.model.connection import (
     CLIENT,
     CONN,
     GAP_FRAME,
+    GAP_LATE,
     GAP_SINCE,
     GAP_TS,
     first_gap,
-    is_late,
     is_missing,
     may_lack,
 )
@@ -40,14 +40,6 @@ WHOLE: Scope = (-1, -1, -1, -1, -1, -1)
 Lost = tuple[int, int, int]
 """A gap: the frame behind it (NEVER: none), the time at which it was certain, the side's last frame before it."""
 NOTHING: Lost = (NEVER, -1, -1)
-
-
-@kernel
-def silenced_by(conn: Array) -> int:
-    """Return what ended a connection on which nobody sent a close (ENDED_BY)."""
-    if conn[CONN.CLOSED] == 1:
-        return CONNECTION_CLOSE
-    return EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
 
 
 @kernel
@@ -86,7 +78,8 @@ def unanswered(
         own: the first gap of the scope alone after the frame: cut frames, which may have answered anything.
         closes: 1 for a close: others that cross it do not end its wait.
     """
-    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silenced_by(conn)
+    silence = CONNECTION_CLOSE if conn[CONN.CLOSED] == 1 else EVICTED if conn[CONN.CLOSED] == 2 else CAPTURE_END
+    end, end_ts, by = NEVER, conn[CONN.SILENCE_TS], silence
     heard, heard_ts, own_end, unheard = NEVER, -1, False, False
     for each in range(4):
         who, whole = each % 2, each // 2
@@ -102,12 +95,14 @@ def unanswered(
             own_end = who == CLIENT == side
             unheard = who == CLIENT != side and conn[CONN.LAST_SERVER] < at
     lost, lost_ts, since = lost_after(conn, gaps, side, frame, own)
-    if unheard and silenced_by(conn) == CAPTURE_END:
+    if unheard and silence == CAPTURE_END:
         end_ts, by = conn[CONN.SILENCE_TS], CAPTURE_END
     silent = by != CONNECTION_CLOSE and conn[CONN.LAST_SERVER + side] < frame
     may_follow = closes == 1 and (lost < NEVER or silent)
-    if heard < NEVER and not is_late(conn, gaps, side, frame) and not may_follow:
-        return DISCARDED, heard_ts
+    if heard < NEVER and not may_follow:
+        gap = first_gap(conn, gaps, side, frame)
+        if not (gap >= 0 and 0 <= gaps[gap, GAP_LATE] <= frame):  # else it may be late, and answered before
+            return DISCARDED, heard_ts
     if frame < scope[4] < end:
         return GAP, lost_ts if lost < scope[4] else scope[5]
     return (GAP, lost_ts) if lost < NEVER and (since < end or own_end) else (by, end_ts)

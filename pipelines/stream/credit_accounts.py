@@ -20,20 +20,17 @@ from typing import NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
+from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import (
     AT_LEAST,
     MILLISECOND,
     MOST_ROUND_TRIP,
     MOST_TIME,
-    NEVER,
     NONE,
     ST,
     SUB,
     Written,
     cut_off,
-    end_wait,
-    gaps_of,
     is_certain,
     prove,
     wait,
@@ -41,13 +38,14 @@ from amqpscope.pipelines.model.credit import (
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, what
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream import subscriptions as sb
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
-from amqpscope.pipelines.stream.streams import OK
+from amqpscope.pipelines.stream.streams import IDS
 
 SUBSCRIBED, CREDIT, DELIVERED, UNSUBSCRIBED = range(4)
 KINDS = ("subscribe", "credit", "deliver", "unsubscribe")
-_SUBSCRIBE, _CREDIT, _DELIVER, _UNSUBSCRIBE = (what(STREAM_FRAMES, kind) for kind in KINDS)
+SUBSCRIBE, _CREDIT, DELIVER, UNSUBSCRIBE = (what(STREAM_FRAMES, kind) for kind in KINDS)
+CLOSES, CHANGES = range(-2, 0)
+"""Further reasons to stop: the connection is over; an event is to be applied (`subscriptions.apply`)."""
 
 
 class More(NamedTuple):
@@ -83,65 +81,53 @@ MORE, CH = declare(More), declare(Change)
 
 @kernel
 def walk(
-    events: Array, more: Array, conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, state: Array
+    events: Array, more: Array, conn: Array, gaps: Array, rows: Array, row_of: Array, written: Written, state: Array
 ) -> int:
-    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
-    rows = subs[0]
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
+
+    It stops where a connection is over, and after what begins or ends a subscription, which the caller applies.
+    """
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
-        if not has_room(written, state):
+        if state[ST.CHANGES] + 3 > len(written[0]) or state[ST.WAITS] + 4 > len(written[1]):
             return NEEDS_OUTPUT_ROOM
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
-            if not close(conn, gaps, subs, written, state):
-                return NEEDS_OUTPUT_ROOM
-            cn.open_connection(conn, events[i, EV.CONNECTION])
-            state[ST.WINDOW] = AT_LEAST
-            state[ST.AGE] = NEVER
+            return CLOSES
         word, side, number = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], more[i, MORE.SUBSCRIPTION]
-        changes = word == _SUBSCRIBE or word == _CREDIT or word == _DELIVER or word == _UNSUBSCRIBE
+        answers = events[i, EV.RESPONSE] == 1
+        changes = word == SUBSCRIBE or word == _CREDIT or word == DELIVER or word == UNSUBSCRIBE
         lacks = word == 0 or (changes and number < 0 and events[i, EV.RESPONSE] == 0)
         lacks = lacks or (word == _CREDIT and events[i, EV.RESPONSE] == 0 and more[i, MORE.CREDIT] == NONE)
         if events[i, EV.CUT] > 0 and side >= 0 and lacks:
-            cn.add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+            cn.add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
         if events[i, EV.SOURCE] == CONNECTIONS and 0 <= more[i, MORE.RTT] <= MOST_ROUND_TRIP:
             state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)
-        if word == _SUBSCRIBE and events[i, EV.RESPONSE] == 1:
-            row = sb.asker(subs, conn, more[i, MORE.CORRELATION])
-            if more[i, MORE.CORRELATION] < 0:
-                sb.answer_any(subs)
-            elif row >= 0 and more[i, MORE.CODE] >= 0 and more[i, MORE.CODE] != OK:
-                sb.refuse(rows, row)
-            elif row >= 0:
-                begin(rows, row, conn, gaps, written, state)
-        elif changes and events[i, EV.RESPONSE] == 0 and number >= 0:
-            row = sb.row_of(subs, number)
-            if word == _SUBSCRIBE:
-                if rows[row, SUB.ASKED] >= 0:
-                    begin(rows, row, conn, gaps, written, state)
-                sb.ask(subs, row, conn, more[i, MORE.IDENTITY], events[i, EV.ORDER], events[i, EV.TS],
-                       more[i, MORE.CORRELATION], more[i, MORE.CREDIT])  # fmt: skip
-            elif word == _CREDIT:
+        row = row_of[min(number, IDS - 1)] if number >= 0 else -1
+        if (answers and word == SUBSCRIBE) or (changes and events[i, EV.RESPONSE] == 0 and number >= 0):
+            is_overdue = row >= 0 and rows[row, SUB.ASKED] >= 0 and conn[CONN.SERVER_GAPS] > rows[row, SUB.ASKED_LOST]
+            if row < 0 or word == SUBSCRIBE or word == UNSUBSCRIBE or (word == DELIVER and is_overdue):
+                state[ST.AT] = i + 1
+                return CHANGES
+            if word == _CREDIT:
                 credit(events, more, i, rows, row, conn, gaps, written, state)
             else:
-                if rows[row, SUB.ASKED] >= 0 and (word == _UNSUBSCRIBE or sb.is_overdue(rows, row, conn)):
-                    begin(rows, row, conn, gaps, written, state)
-                if word == _DELIVER:
-                    chunk = more[i, MORE.CHUNK]
-                    if 0 <= chunk < MOST_TIME and events[i, EV.TS] >= 0:
-                        state[ST.AGE] = min(state[ST.AGE], events[i, EV.TS] - chunk * MILLISECOND)
-                    prove(rows, row, events[i, EV.TS], chunk, conn, written, state)
-                    rows[row, SUB.USED] += 1
-                kind = DELIVERED if word == _DELIVER else UNSUBSCRIBED
-                change(events, more, i, rows, row, kind, conn, gaps, written, state)
+                deliver(events, more, i, rows, row, conn, gaps, written, state)
     state[ST.AT] = len(events)
     return DONE
 
 
 @kernel
-def has_room(written: Written, state: Array) -> bool:
-    """Return whether there is room for what one event may add."""
-    return state[ST.CHANGES] + 3 <= len(written[0]) and state[ST.WAITS] + 4 <= len(written[1])
+def deliver(
+    events: Array, more: Array, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array
+) -> None:
+    """Use a unit of credit for a chunk."""
+    chunk = more[i, MORE.CHUNK]
+    if 0 <= chunk < MOST_TIME and events[i, EV.TS] >= 0:
+        state[ST.AGE] = min(state[ST.AGE], events[i, EV.TS] - chunk * MILLISECOND)
+    prove(rows, row, events[i, EV.TS], chunk, conn, written, state)
+    rows[row, SUB.USED] += 1
+    change(events, more, i, rows, row, DELIVERED, conn, gaps, written, state)
 
 
 @kernel
@@ -161,27 +147,6 @@ def credit(
     since = events[i, EV.TS] if certain and total <= 0 else NONE
     note(written, state, more[i, MORE.IDENTITY], conn, rows, row, rows[row, SUB.EPOCH] + 1, rows[row, SUB.ASKED],
          CREDIT, more[i, MORE.CREDIT], total, 0, 1 if certain else 0, since)  # fmt: skip
-
-
-@kernel
-def begin(rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
-    """Give the id to the requested subscription."""
-    asked, frame, ts = rows[row, SUB.ASKED], rows[row, SUB.ASKED_FRAME], rows[row, SUB.ASKED_TS]
-    prove(rows, row, NONE, -1, conn, written, state)
-    if rows[row, SUB.SINCE] >= 0:
-        if not cut_off(rows, row, conn, gaps, frame, written, state):
-            wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], asked, ts, 1, 0)
-            rows[row, SUB.SINCE] = -1
-    sb.grant(rows, row)
-    begun_with = rows[row, SUB.ASKED_CREDIT]
-    first = 0 if begun_with == NONE else begun_with
-    certain = not cn.is_missing(conn, SERVER) and not cn.is_missing(conn, CLIENT) and begun_with != NONE
-    if certain and first <= 0 and rows[row, SUB.GRANTED] <= 0 and gaps_of(conn) == rows[row, SUB.GAPS]:
-        rows[row, SUB.SINCE] = asked
-        rows[row, SUB.SINCE_FRAME] = frame
-        rows[row, SUB.SINCE_TS] = ts
-    note(written, state, asked, conn, rows, row, rows[row, SUB.EPOCH], asked, SUBSCRIBED, begun_with, first, 0,
-         1 if certain else 0, ts if certain and first <= 0 else NONE)  # fmt: skip
 
 
 @kernel
@@ -213,24 +178,6 @@ def change(
     since = rows[row, SUB.SINCE_TS] if waits else NONE
     note(written, state, more[i, MORE.IDENTITY], conn, rows, row, rows[row, SUB.EPOCH], rows[row, SUB.EVENT], kind,
          granted, rows[row, SUB.GRANTED], rows[row, SUB.USED], 1 if certain else 0, since)  # fmt: skip
-
-
-@kernel
-def close(conn: Array, gaps: Array, subs: sb.Subscriptions, written: Written, state: Array) -> bool:
-    """End all subscriptions; return False if there is no room: call it again."""
-    rows, _, _, count = subs
-    for row in range(state[ST.CLOSING], count[0]):
-        if not has_room(written, state):
-            return False
-        if rows[row, SUB.ASKED] >= 0:
-            begin(rows, row, conn, gaps, written, state)
-        prove(rows, row, NONE, -1, conn, written, state)
-        if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
-            end_wait(rows, row, conn, written, state)
-        state[ST.CLOSING] = row + 1
-    sb.forget(subs)
-    state[ST.CLOSING] = 0
-    return True
 
 
 @kernel

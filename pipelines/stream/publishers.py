@@ -12,14 +12,13 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.model.connection import CONN
+from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.events import EV, what
 from amqpscope.pipelines.model.store import declare
-from amqpscope.pipelines.stream import stored
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import MORE
-from amqpscope.pipelines.stream.stored import BEGUN, ENDED, FACT, RENEWED, REPORTED
+from amqpscope.pipelines.stream.stored import BEGUN, ENDED, RENEWED, REPORTED, Book
 from amqpscope.pipelines.stream.streams import ASKED, IDS, OK
 
 UNKNOWN, NO, YES, SENT_BEFORE = range(4)
@@ -49,176 +48,111 @@ class Publisher(NamedTuple):
     UNSURE: int  # 1: ids may have been sent before, or were refused
 
 
-class Request(NamedTuple):
-    """Columns of `asked`: a request whose answer reports what is stored, by the last bits of its correlation id."""
-
-    CONNECTION: int
-    CORRELATION: int
-    WHAT: int
-    STREAM: int
-    REFERENCE: int
+PUB = declare(Publisher)
 
 
-PUB, RQ = declare(Publisher), declare(Request)
-Publishers = tuple[Any, Any, Any, Any]
-"""Rows (PUB), the row of each id (-1: none), gaps of the client's before an id was declared, and the number of rows."""
-Facts = tuple[Any, Any]
-"""Partial results (`stored.FACT`), and their number."""
+class Publishers:
+    """Publishers of the open connection; `publishing.walk` counts what they send.
 
+    Attributes:
+        arrays: rows (PUB), the row of each id (-1: none), gaps of the client's before an id was declared.
+        book: see `stored.Book`.
+        facts: partial results (`stored.FACT`), to be yielded.
+    """
 
-def fresh() -> tuple[Ints, Ints, Ints, Ints]:
-    """Return publishers of no connection."""
-    rows = np.zeros((IDS, len(PUB)), np.int64)
-    return rows, np.full(IDS, -1, np.int64), np.zeros(IDS, np.int64), np.zeros(1, np.int64)
+    def __init__(self) -> None:
+        self.facts: list[list[int]] = []
+        self._forget()
 
+    def _forget(self) -> None:
+        rows = np.zeros((IDS, len(PUB)), np.int64)
+        self.arrays = rows, np.full(IDS, -1, np.int64), np.zeros(IDS, np.int64)
+        self.book = Book()
+        self._count = 0
+        self._asked: dict[int, tuple[int, ...]] = {}
+        """Correlation id, method, stream and reference of requests whose answers report what is stored."""
 
-@kernel
-def ask(events: Array, more: Array, i: int, asked: Array) -> None:
-    """Note a request whose answer may report what is stored."""
-    correlation = more[i, MORE.CORRELATION]
-    if correlation >= 0 and more[i, MORE.STREAM] != 0:
-        at = correlation % ASKED
-        asked[at, RQ.CONNECTION] = events[i, EV.CONNECTION]
-        asked[at, RQ.CORRELATION] = correlation
-        asked[at, RQ.WHAT] = events[i, EV.WHAT]
-        asked[at, RQ.STREAM] = more[i, MORE.STREAM]
-        asked[at, RQ.REFERENCE] = more[i, MORE.REFERENCE]
+    def begin(self, event: list[int], more: list[int], conn: Ints) -> None:
+        """Begin a publisher with its first message (EV, MORE); its id may have been that of another one."""
+        rows, row_of, before = self.arrays
+        number, epoch = min(more[MORE.PUBLISHER], IDS - 1), more[MORE.EPOCH]
+        row = int(row_of[number])
+        if row < 0:
+            row = row_of[number] = self._count
+            self._count += 1
+        else:
+            self._end(row, conn)
+        rows[row] = 0
+        rows[row, [PUB.ID, PUB.EPOCH, PUB.GAPS]] = number, max(epoch, 0), before[number]
+        rows[row, [PUB.HIGHEST, PUB.HIGHEST_ACKED, PUB.HIGHEST_REFUSED]] = -1
+        stream, reference = more[MORE.STREAM], more[MORE.REFERENCE]
+        if epoch >= 0 and reference != 0:
+            rows[row, [PUB.STORED, PUB.ABOVE, PUB.GENERATION]] = self.book.begin(stream, reference)
+            rows[row, [PUB.STREAM, PUB.REFERENCE]] = stream, reference
+            self._note(event, BEGUN, stream, reference, number, epoch)
 
+    def _end(self, row: int, conn: Ints) -> None:
+        """End an epoch of a publisher."""
+        of = self.arrays[0][row].tolist()
+        if of[PUB.REFERENCE] == 0:
+            return
+        stream, reference, acked = of[PUB.STREAM], of[PUB.REFERENCE], of[PUB.HIGHEST_ACKED]
+        sent = of[PUB.HIGHEST] if conn[CONN.CLIENT_GAPS] == of[PUB.GAPS] else NEVER
+        self.book.end(stream, reference, of[PUB.GENERATION], acked, sent)
+        place = [int(conn[CONN.ID]), of[PUB.FRAME], of[PUB.TS], ENDED, stream, reference, of[PUB.ID], of[PUB.EPOCH]]
+        self.facts.append([*place, acked, sent, of[PUB.UNSURE]])
 
-@kernel
-def learn(events: Array, more: Array, i: int, asked: Array, book: stored.Book, facts: Facts) -> None:
-    """Note the answer to such a request."""
-    at = max(more[i, MORE.CORRELATION], 0) % ASKED
-    same = asked[at, RQ.CONNECTION] == events[i, EV.CONNECTION] and asked[at, RQ.WHAT] == events[i, EV.WHAT]
-    if not same or asked[at, RQ.CORRELATION] != more[i, MORE.CORRELATION]:
-        return
-    stream, reference = asked[at, RQ.STREAM], asked[at, RQ.REFERENCE]
-    asked[at, RQ.WHAT] = 0
-    if more[i, MORE.CODE] != OK:
-        return
-    if events[i, EV.WHAT] != QUERY:
-        stored.renew(book, stream)
-        note(facts, events, i, RENEWED, stream, 0, -1, -1, -1)
-    elif more[i, MORE.SEQUENCE] >= 0 and reference != 0:
-        stored.report(book, stream, reference, more[i, MORE.SEQUENCE])
-        note(facts, events, i, REPORTED, stream, reference, -1, -1, more[i, MORE.SEQUENCE])
+    def close(self, conn: Ints) -> None:
+        """End the connection."""
+        for row in range(self._count - 1, -1, -1):
+            self._end(row, conn)
+        self._forget()
 
+    def request(self, event: list[int], more: list[int]) -> None:
+        """Note a request whose answer may report what is stored, or its answer (EV, MORE)."""
+        correlation, word, side = more[MORE.CORRELATION], event[EV.WHAT], event[EV.FROM_CLIENT]
+        if event[EV.RESPONSE] == 0 and side == CLIENT:
+            if correlation >= 0 and more[MORE.STREAM] != 0:
+                self._asked[correlation % ASKED] = correlation, word, more[MORE.STREAM], more[MORE.REFERENCE]
+        elif event[EV.RESPONSE] == 1 and side == SERVER:
+            asked = self._asked.get(correlation % ASKED, ())
+            if asked[:2] != (correlation, word):
+                return
+            del self._asked[correlation % ASKED]
+            _, _, stream, reference = asked
+            if more[MORE.CODE] == OK and word != QUERY:
+                self.book.renew(stream)
+                self._note(event, RENEWED, stream, 0, -1, -1)
+            elif more[MORE.CODE] == OK and more[MORE.SEQUENCE] >= 0 and reference != 0:
+                self.book.report(stream, reference, more[MORE.SEQUENCE])
+                self._note(event, REPORTED, stream, reference, -1, -1, more[MORE.SEQUENCE])
 
-@kernel
-def note(
-    facts: Facts, events: Array, i: int, kind: int, stream: int, reference: int, publisher: int, epoch: int, number: int
-) -> None:
-    """Write a partial result for a frame."""
-    rows, count = facts
-    at = count[0]
-    rows[at, FACT.connection_id] = events[i, EV.CONNECTION]
-    rows[at, FACT.frame_no] = events[i, EV.ORDER]
-    rows[at, FACT.ts_ns] = events[i, EV.TS]
-    rows[at, FACT.kind] = kind
-    rows[at, FACT.stream] = stream
-    rows[at, FACT.reference] = reference
-    rows[at, FACT.publisher_id] = publisher
-    rows[at, FACT.publisher_epoch] = epoch
-    rows[at, FACT.stored] = number
-    rows[at, FACT.sent] = -1
-    rows[at, FACT.unsure] = 0
-    count[0] = at + 1
+    def _note(
+        self, event: list[int], kind: int, stream: int, reference: int, publisher: int, epoch: int, number: int = -1
+    ) -> None:
+        """Add a partial result for a frame."""
+        place = [event[EV.CONNECTION], event[EV.ORDER], event[EV.TS]]
+        self.facts.append([*place, kind, stream, reference, publisher, epoch, number, -1, 0])
 
+    def parts(self) -> dict[str, Any]:
+        """Return what `put_back` takes."""
+        rows, row_of, before = self.arrays
+        asked = [[at, *request] for at, request in self._asked.items()]
+        parts = {"rows": rows[: self._count], "row_of": row_of, "before": before}
+        return parts | {"book": self.book.parts(), "asked": asked}
 
-@kernel
-def finish(publishers: Publishers, publisher: int, conn: Array, book: stored.Book, facts: Facts) -> None:
-    """End an epoch of a publisher."""
-    rows = publishers[0]
-    stream, reference = rows[publisher, PUB.STREAM], rows[publisher, PUB.REFERENCE]
-    if reference == 0:
-        return
-    acked, sent = rows[publisher, PUB.HIGHEST_ACKED], rows[publisher, PUB.HIGHEST]
-    if conn[CONN.CLIENT_GAPS] != rows[publisher, PUB.GAPS]:
-        sent = NEVER
-    stored.end(book, stream, reference, rows[publisher, PUB.GENERATION], acked, sent)
-    noted, count = facts
-    at = count[0]
-    noted[at, FACT.connection_id] = conn[CONN.ID]
-    noted[at, FACT.frame_no] = rows[publisher, PUB.FRAME]
-    noted[at, FACT.ts_ns] = rows[publisher, PUB.TS]
-    noted[at, FACT.kind] = ENDED
-    noted[at, FACT.stream] = stream
-    noted[at, FACT.reference] = reference
-    noted[at, FACT.publisher_id] = rows[publisher, PUB.ID]
-    noted[at, FACT.publisher_epoch] = rows[publisher, PUB.EPOCH]
-    noted[at, FACT.stored] = acked
-    noted[at, FACT.sent] = sent
-    noted[at, FACT.unsure] = rows[publisher, PUB.UNSURE]
-    count[0] = at + 1
-
-
-@kernel
-def sender(
-    events: Array, more: Array, i: int, conn: Array, publishers: Publishers, book: stored.Book, facts: Facts
-) -> int:
-    """Return the row of the publisher that sends a message; its id may go to another one from now on."""
-    rows, row_of, before, count = publishers
-    number = min(more[i, MORE.PUBLISHER], IDS - 1)
-    epoch = more[i, MORE.EPOCH]
-    row = row_of[number]
-    if row >= 0 and epoch <= rows[row, PUB.EPOCH]:
-        return row
-    if row < 0:
-        row = count[0]
-        count[0] += 1
-        row_of[number] = row
-    else:
-        finish(publishers, row, conn, book, facts)
-    for column in range(len(PUB)):
-        rows[row, column] = 0
-    rows[row, PUB.ID] = number
-    rows[row, PUB.EPOCH] = max(epoch, 0)
-    rows[row, PUB.GAPS] = before[number]
-    rows[row, PUB.HIGHEST] = -1
-    rows[row, PUB.HIGHEST_ACKED] = -1
-    rows[row, PUB.HIGHEST_REFUSED] = -1
-    stream, reference = more[i, MORE.STREAM], more[i, MORE.REFERENCE]
-    if epoch >= 0 and reference != 0:
-        known, above, generation = stored.begin(book, stream, reference)
-        rows[row, PUB.STREAM] = stream
-        rows[row, PUB.REFERENCE] = reference
-        rows[row, PUB.STORED] = known
-        rows[row, PUB.ABOVE] = above
-        rows[row, PUB.GENERATION] = generation
-        note(facts, events, i, BEGUN, stream, reference, number, epoch, -1)
-    return row
-
-
-@kernel
-def finish_all(publishers: Publishers, conn: Array, book: stored.Book, facts: Facts) -> bool:
-    """End the connection; return False if there is no room for partial results: call it again."""
-    rows, row_of, before, count = publishers
-    while count[0] > 0:
-        if facts[1][0] >= len(facts[0]):
-            return False
-        last = count[0] - 1
-        finish(publishers, last, conn, book, facts)
-        row_of[rows[last, PUB.ID]] = -1
-        count[0] = last
-    if conn[CONN.CLIENT_GAPS] > 0:
-        for number in range(IDS):
-            before[number] = 0
-    stored.forget(book)
-    return True
-
-
-@kernel
-def sent(rows: Array, row: int, number: int, frame: int, ts: int) -> None:
-    """Note that a publisher sent an id."""
-    rows[row, PUB.COUNT] += 1
-    rows[row, PUB.HIGHEST] = max(rows[row, PUB.HIGHEST], number)
-    rows[row, PUB.FRAME] = frame
-    rows[row, PUB.TS] = max(rows[row, PUB.TS], ts)
+    def put_back(self, parts: dict[str, Any]) -> None:
+        """Restore what `parts` returned."""
+        self._count = len(parts["rows"])
+        self.arrays[0][: self._count] = parts["rows"]
+        self.arrays = self.arrays[0], parts["row_of"], parts["before"]
+        self.book.put_back(parts["book"])
+        self._asked = {at: tuple(request) for at, *request in parts["asked"]}
 
 
 @kernel
 def guess(rows: Array, row: int, number: int, epoch: int, conn: Array) -> int:
-    """Return whether the broker has an id already, if it acknowledges it; call this before `sent`.
+    """Return whether the broker has an id already, if it acknowledges it; before it counts as sent.
 
     Args:
         rows: PUB.

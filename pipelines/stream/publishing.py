@@ -32,7 +32,6 @@ from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, WAITING_F
 from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.stream import publishers as pb
-from amqpscope.pipelines.stream import stored
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import MORE
 from amqpscope.pipelines.stream.publishers import PUB, QUERY
@@ -50,6 +49,8 @@ from amqpscope.pipelines.stream.publishing_ids import (
 from amqpscope.pipelines.stream.streams import IDS
 
 UNANSWERED, ACK, NACK = range(3)
+CLOSES, BEGINS, REQUESTS = range(-3, 0)
+"""Further reasons to stop: the connection is over; a publisher begins; a request about what is stored, or an answer."""
 
 _PUBLISH = what(MESSAGES, "publish")
 _CONFIRM, _ERROR = what(STREAM_FRAMES, "publish-confirm"), what(STREAM_FRAMES, "publish-error")
@@ -82,6 +83,8 @@ class State(NamedTuple):
     OUT: int  # rows of `out`
     LIMIT: int
     BASE: int  # id of the first event of the batch
+    REQUESTED: int  # the last event that is a request or its answer, and was applied; -1: none
+    OVER: int  # 1: publishers of the connection are closed
 
 
 OUT, ST = declare(Output), declare(State)
@@ -96,9 +99,7 @@ class Outstanding(NamedTuple):
     Attributes:
         conn, gaps: see `connection`.
         ids: outstanding publishing ids.
-        publishers: see `publishers.Publishers`.
-        book: see `stored.Book`.
-        facts: rows about publishers.
+        publishers: see `publishers.Publishers.arrays`.
         out: (n, OUT) ids that are no longer outstanding.
         state: ST.
     """
@@ -106,71 +107,75 @@ class Outstanding(NamedTuple):
     conn: Array
     gaps: Array
     ids: Ids
-    publishers: pb.Publishers
-    book: stored.Book
-    facts: pb.Facts
+    publishers: tuple[Array, Array, Array]
     out: Array
     state: Array
 
 
 @kernel
-def walk(events: Array, more: Array, listed: Array, asked: Array, of: Outstanding) -> int:
-    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch)."""
+def walk(events: Array, more: Array, listed: Array, of: Outstanding) -> int:
+    """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
+
+    It stops where the caller ends or begins publishers, and at requests about what is stored.
+    """
+    rows, row_of, before = of.publishers
     conn, gaps, ids, state = of.conn, of.gaps, of.ids, of.state
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
-        if not has_room(of):
+        if state[ST.OUT] + 2 > len(of.out):
             return NEEDS_OUTPUT_ROOM
         if ids[2][CT.ROWS] >= len(ids[0]):
             return WAITING_FULL
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
+            if state[ST.OVER] == 0:
+                return CLOSES
             if not close(of):
                 return NEEDS_OUTPUT_ROOM
+            state[ST.OVER] = 0
             open_connection(conn, events[i, EV.CONNECTION])
-        word, side, response = events[i, EV.WHAT], events[i, EV.FROM_CLIENT], events[i, EV.RESPONSE]
+        word, side = events[i, EV.WHAT], events[i, EV.FROM_CLIENT]
+        publisher = more[i, MORE.PUBLISHER]
+        sender = row_of[min(max(publisher, 0), IDS - 1)]
+        if word == _PUBLISH and (sender < 0 or more[i, MORE.EPOCH] > rows[sender, PUB.EPOCH]):
+            return BEGINS
+        if (word == QUERY or word == _CREATE or word == _DELETE) and state[ST.REQUESTED] != i:
+            return REQUESTS
         answers = (word == _CONFIRM or word == _ERROR) and side == SERVER
         if state[ST.LISTED] < 0:
             if events[i, EV.CUT] > 0 and side >= 0 and (word == 0 or answers):
-                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS])
+                add_gap(conn, gaps, side, events[i, EV.ORDER], events[i, EV.TS], -1)
             update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
-        publisher = more[i, MORE.PUBLISHER]
         if word == _PUBLISH:
-            publish(events, more, i, of)
+            publish(events, more, i, sender, of)
         elif answers and publisher >= 0:
             if not answer(events, more, i, listed, of):
                 return NEEDS_OUTPUT_ROOM
         elif word == _DECLARE and side == CLIENT and publisher >= 0:
-            of.publishers[2][min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
-        elif word == QUERY or word == _CREATE or word == _DELETE:
-            if response == 1 and side == SERVER:
-                pb.learn(events, more, i, asked, of.book, of.facts)
-            elif response == 0 and side == CLIENT:
-                pb.ask(events, more, i, asked)
+            before[min(publisher, IDS - 1)] = conn[CONN.CLIENT_GAPS]
     state[ST.AT] = len(events)
     return DONE
-
-
-@kernel
-def has_room(of: Outstanding) -> bool:
-    """Return whether there is room for what one event may add."""
-    has: bool = of.state[ST.OUT] + 2 <= len(of.out) and of.facts[1][0] + 2 <= len(of.facts[0])
-    return has
 
 
 # ------------------------------------------------------------------------------------------- sendings and answers
 
 
 @kernel
-def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
-    """Add messages of one entry of a frame: a sending, or more of the last one."""
+def publish(events: Array, more: Array, i: int, publisher: int, of: Outstanding) -> None:
+    """Add messages of one entry of a frame of a publisher (its row): a sending, or more of the last one."""
     waiting, index, counts = of.ids
-    publisher = pb.sender(events, more, i, of.conn, of.publishers, of.book, of.facts)
     rows = of.publishers[0]
     number, frame, opener = events[i, EV.NUMBER], events[i, EV.ORDER], more[i, MORE.IDENTITY]
     first = found(waiting, index, rows[publisher, PUB.ID], number)
     last = waiting[first, WAIT.LAST] if first >= 0 else -1
     if last >= 0 and waiting[last, WAIT.FRAME] == frame and waiting[last, WAIT.ENTRY] == more[i, MORE.ENTRY]:
-        add(waiting, last, more, i, opener, of.state[ST.BASE])
+        waiting[last, WAIT.RECORDS] += more[i, MORE.RECORDS]
+        if more[i, MORE.SIZE] >= 0:
+            waiting[last, WAIT.SIZE] = max(waiting[last, WAIT.SIZE], 0) + more[i, MORE.SIZE]
+        # It is named after the message with the least name.
+        column = WAIT.OPENER if waiting[last, WAIT.OPENER] >= of.state[ST.BASE] else WAIT.OTHER
+        if waiting[last, column] < 0 or more[i, MORE.RANK] < waiting[last, WAIT.RANK]:
+            waiting[last, column] = opener
+            waiting[last, WAIT.RANK] = more[i, MORE.RANK]
         return
     if counts[CT.LIVE] >= of.state[ST.LIMIT]:
         row = oldest(waiting, counts)
@@ -195,26 +200,17 @@ def publish(events: Array, more: Array, i: int, of: Outstanding) -> None:
     enter(waiting, index, row)
     counts[CT.ROWS] = row + 1
     counts[CT.LIVE] += 1
-    pb.sent(rows, publisher, number, frame, events[i, EV.TS])
-
-
-@kernel
-def add(waiting: Array, row: int, more: Array, i: int, opener: int, base: int) -> None:
-    """Add records to a sending; it is named after the message with the least name."""
-    waiting[row, WAIT.RECORDS] += more[i, MORE.RECORDS]
-    if more[i, MORE.SIZE] >= 0:
-        waiting[row, WAIT.SIZE] = max(waiting[row, WAIT.SIZE], 0) + more[i, MORE.SIZE]
-    column = WAIT.OPENER if waiting[row, WAIT.OPENER] >= base else WAIT.OTHER
-    if waiting[row, column] < 0 or more[i, MORE.RANK] < waiting[row, WAIT.RANK]:
-        waiting[row, column] = opener
-        waiting[row, WAIT.RANK] = more[i, MORE.RANK]
+    rows[publisher, PUB.COUNT] += 1
+    rows[publisher, PUB.HIGHEST] = max(rows[publisher, PUB.HIGHEST], number)
+    rows[publisher, PUB.FRAME] = frame
+    rows[publisher, PUB.TS] = max(rows[publisher, PUB.TS], events[i, EV.TS])
 
 
 @kernel
 def answer(events: Array, more: Array, i: int, listed: Array, of: Outstanding) -> bool:
     """Apply a list of confirmed or refused ids; return False if `out` is full: read the list on."""
     waiting, index, _ = of.ids
-    rows, row_of, _, _ = of.publishers
+    rows, row_of, _ = of.publishers
     state = of.state
     publisher = min(more[i, MORE.PUBLISHER], IDS - 1)
     at, stop = more[i, MORE.FIRST], more[i, MORE.END]
@@ -224,7 +220,7 @@ def answer(events: Array, more: Array, i: int, listed: Array, of: Outstanding) -
     if state[ST.LISTED] >= 0:
         at = state[ST.LISTED]
     while at + width <= stop:
-        if not has_room(of):
+        if state[ST.OUT] + 2 > len(of.out):
             state[ST.LISTED] = at
             return False
         number = listed[at]
@@ -273,15 +269,13 @@ def finish(
 
 @kernel
 def close(of: Outstanding) -> bool:
-    """End the connection; return False if there is no room: call it again."""
+    """End the connection, whose publishers are closed; return False if there is no room: call it again."""
     waiting, index, counts = of.ids
     conn, gaps, state = of.conn, of.gaps, of.state
-    if not pb.finish_all(of.publishers, conn, of.book, of.facts):
-        return False
     while state[ST.DRAIN] < counts[CT.ROWS]:
         row = state[ST.DRAIN]
         if waiting[row, WAIT.OPENER] >= 0:
-            if not has_room(of):
+            if state[ST.OUT] + 2 > len(of.out):
                 return False
             by, ts = unanswered(conn, gaps, SERVER, waiting[row, WAIT.FRAME], WHOLE, NOTHING, 0)
             if waiting[row, WAIT.FATE] == UNCERTAIN:

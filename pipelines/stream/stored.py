@@ -18,15 +18,13 @@ union.
 
 from __future__ import annotations
 
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import call, kernel
-from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import combined
 from amqpscope.pipelines.model.store import declare
@@ -53,17 +51,7 @@ class Fact(NamedTuple):
     unsure: int  # ENDED: 1 where the order of sending is uncertain, because ids were refused
 
 
-class Entry(NamedTuple):
-    """Columns of a book."""
-
-    KEY: int  # digest of a stream, or of stream and reference
-    GENERATION: int  # number of times that the stream began anew; of a reference, that number when it was noted
-    STORED: int  # the highest id that is certainly stored; -1: none
-    ABOVE: int  # ids above are certainly not stored; NEVER: unknown
-    ACTIVE: int  # publishers that have begun and not ended
-
-
-FACT, BK = declare(Fact), declare(Entry)
+FACT = declare(Fact)
 ENTRIES = 1 << 9
 """Of the book of one connection: beyond that, all is forgotten."""
 SCHEMA = pa.schema([(name, pa.int64()) for name in Fact._fields])
@@ -71,134 +59,79 @@ VERDICTS = pa.schema(
     [(name, pa.int64()) for name in ("connection_id", "publisher_id", "publisher_epoch", "stored", "above")]
 )
 """Of a publisher: ids up to `stored` were stored before it began, ids above `above` were not (NEVER: not known)."""
-Book = tuple[Array, Array, Array]
-"""A table that finds entries (`lookup`), these (BK), and their number."""
 
 
-def fresh(entries: int = ENTRIES) -> Book:
-    """Return an empty book for this many entries."""
-    return whole(np.zeros((0, len(BK)), np.int64), entries)
+@dataclass(slots=True)
+class Entry:
+    """What a book has of a stream, or of a publisher reference.
 
-
-def whole(used: Ints, entries: int = ENTRIES) -> Book:
-    """Return a book with these entries (`part`), and room for this many in all."""
-    rows = np.zeros((entries, len(BK)), np.int64)
-    rows[: len(used)] = used
-    return lu.table_of(rows, BK.KEY, len(used)), rows, np.array([len(used)], np.int64)
-
-
-def part(book: Book) -> Ints:
-    """Return the entries that are used: for the state of a walk."""
-    used: Ints = book[1][: book[2][0]]
-    return used
-
-
-@kernel
-def forget(book: Book) -> None:
-    """Empty a book."""
-    table, entries, count = book
-    lu.clear(table, entries, BK.KEY, count[0])
-    count[0] = 0
-
-
-@kernel
-def entered(book: Book, key: int) -> int:
-    """Return the entry of a key, which is added if it is not there; if there is no room the book is emptied first."""
-    table, entries, count = book
-    at = lu.row_of(table, entries, BK.KEY, key)
-    if at < 0:
-        if count[0] >= len(entries):
-            forget(book)
-        at = count[0]
-        count[0] += 1
-        entries[at, BK.KEY] = key
-        entries[at, BK.GENERATION] = 0
-        entries[at, BK.STORED] = -1
-        entries[at, BK.ABOVE] = NEVER
-        entries[at, BK.ACTIVE] = 0
-        lu.enter(table, entries, BK.KEY, at)
-    return at
-
-
-@kernel
-def renew(book: Book, stream: int) -> None:
-    """Note that a stream was created or deleted."""
-    at = entered(book, stream)
-    book[1][at, BK.GENERATION] += 1
-
-
-@kernel
-def noted(book: Book, stream: int, reference: int) -> int:
-    """Return the entry of a reference, with what holds for it since its stream began anew."""
-    table, entries, _ = book
-    at = entered(book, reference)
-    of = lu.row_of(table, entries, BK.KEY, stream)
-    generation = entries[of, BK.GENERATION] if of >= 0 else 0
-    if entries[at, BK.GENERATION] != generation:
-        entries[at, BK.GENERATION] = generation
-        entries[at, BK.STORED] = -1
-        entries[at, BK.ABOVE] = -1
-        entries[at, BK.ACTIVE] = 0
-    return at
-
-
-@kernel
-def report(book: Book, stream: int, reference: int, number: int) -> None:
-    """Note the broker's answer on how far a reference is stored."""
-    entries = book[1]
-    at = noted(book, stream, reference)
-    entries[at, BK.STORED] = number if number > 0 else -1
-    if number > 0 or entries[at, BK.ABOVE] > 0:
-        entries[at, BK.ABOVE] = number
-
-
-@kernel
-def begin(book: Book, stream: int, reference: int) -> tuple[int, int, int]:
-    """Begin a publisher: return what is stored, above what nothing is, and of which generation that is."""
-    entries = book[1]
-    at = noted(book, stream, reference)
-    entries[at, BK.ACTIVE] += 1
-    above = entries[at, BK.ABOVE] if entries[at, BK.ACTIVE] == 1 else NEVER
-    return entries[at, BK.STORED], above, entries[at, BK.GENERATION]
-
-
-@kernel
-def end(book: Book, stream: int, reference: int, generation: int, stored: int, sent: int) -> None:
-    """End a publisher of that generation, of which ids up to `stored` are stored, and up to `sent` may be."""
-    entries = book[1]
-    at = noted(book, stream, reference)
-    if entries[at, BK.GENERATION] == generation:
-        entries[at, BK.ACTIVE] = max(entries[at, BK.ACTIVE] - 1, 0)
-        entries[at, BK.STORED] = max(entries[at, BK.STORED], stored)
-        entries[at, BK.ABOVE] = max(entries[at, BK.ABOVE], sent)
-
-
-def read(facts: Any, publishers: Any, book: Book, found: Any) -> None:
-    """Read partial results in the order of time, which are few.
-
-    Args:
-        facts: FACT, each of one publisher at most once BEGUN and at most once ENDED.
-        publishers: int64 per fact: number of the publisher.
-        book: empty.
-        found: int64 per publisher: stored, above, generation (-1: not begun), unsure; is written.
+    Attributes:
+        generation: number of times that the stream began anew; of a reference, that number when it was noted.
+        stored: the highest id that is certainly stored; -1: none.
+        above: ids above are certainly not stored; NEVER: unknown.
+        active: publishers that have begun and not ended.
     """
-    for i in range(len(facts)):
-        kind, stream, reference = facts[i, FACT.kind], facts[i, FACT.stream], facts[i, FACT.reference]
-        who = publishers[i]
-        if kind == RENEWED:
-            renew(book, stream)
-        elif kind == REPORTED:
-            report(book, stream, reference, facts[i, FACT.stored])
-        elif kind == BEGUN:
-            stored, above, generation = begin(book, stream, reference)
-            found[who, 0] = stored
-            found[who, 1] = above
-            found[who, 2] = generation
-        elif found[who, 2] >= 0:
-            end(book, stream, reference, found[who, 2], facts[i, FACT.stored], facts[i, FACT.sent])
-            found[who, 3] = facts[i, FACT.unsure]
-            if facts[i, FACT.sent] == NEVER:
-                found[who, 1] = NEVER
+
+    generation: int = 0
+    stored: int = -1
+    above: int = NEVER
+    active: int = 0
+
+
+class Book:
+    """Entries by digest of a stream, or of stream and reference; `limit`: beyond that, all is forgotten."""
+
+    def __init__(self, limit: int = ENTRIES) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._limit = limit
+        self.forget = self._entries.clear
+
+    def _entry(self, key: int) -> Entry:
+        if key not in self._entries:
+            if len(self._entries) >= self._limit:
+                self.forget()
+            self._entries[key] = Entry()
+        return self._entries[key]
+
+    def _noted(self, stream: int, reference: int) -> Entry:
+        """Return the entry of a reference, with what holds for it since its stream began anew."""
+        found, of = self._entry(reference), self._entries.get(stream)
+        generation = of.generation if of else 0
+        if found.generation != generation:
+            found.generation, found.stored, found.above, found.active = generation, -1, -1, 0
+        return found
+
+    def renew(self, stream: int) -> None:
+        """Note that a stream was created or deleted."""
+        self._entry(stream).generation += 1
+
+    def report(self, stream: int, reference: int, number: int) -> None:
+        """Note the broker's answer on how far a reference is stored."""
+        entry = self._noted(stream, reference)
+        entry.stored = number if number > 0 else -1
+        if number > 0 or entry.above > 0:
+            entry.above = number
+
+    def begin(self, stream: int, reference: int) -> tuple[int, int, int]:
+        """Begin a publisher: return what is stored, above what nothing is, and of which generation that is."""
+        entry = self._noted(stream, reference)
+        entry.active += 1
+        return entry.stored, entry.above if entry.active == 1 else NEVER, entry.generation
+
+    def end(self, stream: int, reference: int, generation: int, stored: int, sent: int) -> None:
+        """End a publisher of that generation, of which ids up to `stored` are stored, and up to `sent` may be."""
+        entry = self._noted(stream, reference)
+        if entry.generation == generation:
+            entry.active = max(entry.active - 1, 0)
+            entry.stored, entry.above = max(entry.stored, stored), max(entry.above, sent)
+
+    def parts(self) -> list[Any]:
+        """Return what `put_back` takes."""
+        return [[key, *astuple(entry)] for key, entry in self._entries.items()]
+
+    def put_back(self, parts: list[Any]) -> None:
+        """Restore what `parts` returned."""
+        self._entries.update((key, Entry(*entry)) for key, *entry in parts)
 
 
 def verdicts(partial: pa.Table) -> pa.Table:
@@ -218,8 +151,21 @@ def verdicts(partial: pa.Table) -> pa.Table:
     names = facts[:, [FACT.connection_id, FACT.publisher_id, FACT.publisher_epoch]]
     known, who = np.unique(names, axis=0, return_inverse=True)
     found = np.full((len(known), 4), (-1, NEVER, -1, 0), np.int64)
-    book = fresh(2 * len(facts) + 1)
-    call(read, False, facts, who.astype(np.int64).reshape(-1), book, found)
+    """Stored, above, generation (-1: not begun), unsure."""
+    book = Book(2 * len(facts) + 1)
+    for row, each in zip(facts.tolist(), who.reshape(-1).tolist(), strict=True):
+        kind, stream, reference = row[FACT.kind], row[FACT.stream], row[FACT.reference]
+        if kind == RENEWED:
+            book.renew(stream)
+        elif kind == REPORTED:
+            book.report(stream, reference, row[FACT.stored])
+        elif kind == BEGUN:
+            found[each, :3] = book.begin(stream, reference)
+        elif found[each, 2] >= 0:
+            book.end(stream, reference, int(found[each, 2]), row[FACT.stored], row[FACT.sent])
+            found[each, 3] = row[FACT.unsure]
+            if row[FACT.sent] == NEVER:
+                found[each, 1] = NEVER
     begun = (found[:, 2] >= 0) & (found[:, 3] == 0)
     columns = (*known[begun].T, found[begun, 0], found[begun, 1])
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in columns], schema=VERDICTS)

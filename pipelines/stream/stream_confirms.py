@@ -8,7 +8,7 @@ Partial results leave the rest to `stored.verdicts`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,11 +31,20 @@ from amqpscope.pipelines.stream import publishing_ids as pid
 from amqpscope.pipelines.stream import stored, stream_deliveries
 from amqpscope.pipelines.stream.frames import PROTOCOL, STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import publications
-from amqpscope.pipelines.stream.publishers import RQ
-from amqpscope.pipelines.stream.publishing import ACK, OUT, ST, UNANSWERED, Outstanding, close, walk
+from amqpscope.pipelines.stream.publishing import (
+    ACK,
+    BEGINS,
+    CLOSES,
+    OUT,
+    REQUESTS,
+    ST,
+    UNANSWERED,
+    Outstanding,
+    close,
+    walk,
+)
 from amqpscope.pipelines.stream.publishing_ids import CT, WAIT
-from amqpscope.pipelines.stream.stored import FACT
-from amqpscope.pipelines.stream.streams import ASKED, Servers, of_streams
+from amqpscope.pipelines.stream.streams import Servers, of_streams
 
 LIMIT = 1 << 25
 """Outstanding publishing ids of one connection; beyond that the oldest are evicted."""
@@ -82,9 +91,8 @@ class StreamConfirms(Remembers):
         "connection_id", "publisher_id", "publish_seq", "publisher_epoch", "publisher_reference", "stream",
         "message_id", *COLUMNS, ACKED,
     )  # fmt: skip
-    VERSION = 8
-    STATE = ("conn", "gaps", "_sendings", "publishers", "asked", "book", "state", "servers", "waiting")
-    FORMS: ClassVar = {"book": (stored.part, stored.whole)}
+    VERSION = 9
+    STATE = ("conn", "gaps", "_sendings", "publishers", "state", "servers", "waiting")
 
     def __init__(self, compiled: bool = False, limit: int = LIMIT) -> None:
         self.compiled, self.limit = compiled, limit
@@ -92,7 +100,6 @@ class StreamConfirms(Remembers):
         self._calls = 0
         room = ROOM if compiled else ROOM >> 8
         self.out = np.zeros((room, len(OUT)), np.int64)
-        self.facts = np.zeros((room, len(FACT)), np.int64), np.zeros(1, np.int64)
         super().__init__(compiled)
 
     def forget(self) -> None:
@@ -103,9 +110,7 @@ class StreamConfirms(Remembers):
         """Rows of `confirms` of this batch: records that were stored."""
         self.conn, self.gaps = cn.fresh()
         self._make_room(np.zeros((FIRST, len(WAIT)), np.int64), np.zeros(len(CT), np.int64))
-        self.publishers = pb.fresh()
-        self.asked = np.full((ASKED, len(RQ)), -1, np.int64)
-        self.book = stored.fresh()
+        self.publishers = pb.Publishers()
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.LISTED] = -1
 
@@ -133,14 +138,23 @@ class StreamConfirms(Remembers):
         batch = publications(events, at, self.waiting.base)
         self.servers.begin(events)
         self.waiting.begin(events)
-        self.state[ST.AT], self.state[ST.LIMIT], self.state[ST.BASE] = 0, self.limit, self.waiting.base
+        self.state[[ST.AT, ST.LIMIT, ST.BASE, ST.REQUESTED]] = 0, self.limit, self.waiting.base, -1
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
         self.ids[2][CT.FRESH] = self.ids[2][CT.LAST_FRAME]
         why = NEEDS_OUTPUT_ROOM
         while why != DONE:
-            why = call(walk, self.compiled, *batch, self.asked, self._outstanding())
+            why = call(walk, self.compiled, *batch, self._outstanding())
+            i = int(self.state[ST.AT])
             if why == WAITING_FULL:
                 self._make_room(self.ids[0], self.ids[2])
+            elif why == CLOSES:
+                self.publishers.close(self.conn)
+                self.state[ST.OVER] = 1
+            elif why == BEGINS:
+                self.publishers.begin(batch.matrix[i].tolist(), batch.more[i].tolist(), self.conn)
+            elif why == REQUESTS:
+                self.publishers.request(batch.matrix[i].tolist(), batch.more[i].tolist())
+                self.state[ST.REQUESTED] = i
             else:
                 yield from self._rows(events)
         self.waiting.end(self._still())
@@ -149,7 +163,7 @@ class StreamConfirms(Remembers):
 
     def _outstanding(self) -> Outstanding:
         return Outstanding(
-            self.conn, self.gaps, self.ids, self.publishers, self.book, self.facts, self.out, self.state
+            self.conn, self.gaps, self.ids, self.publishers.arrays, self.out, self.state
         )  # fmt: skip
 
     def _still(self) -> Any:
@@ -177,6 +191,7 @@ class StreamConfirms(Remembers):
 
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
+        self.publishers.close(self.conn)
         while not call(close, self.compiled, self._outstanding()):
             yield from self._rows(None)
         yield from self._rows(None)
@@ -198,11 +213,12 @@ class StreamConfirms(Remembers):
         self._calls += 1
         if self._calls % RELEASE == 0:
             release_arrays(self.ids)
-        facts, noted = self.facts
-        if noted[0]:
-            columns = facts[: noted[0]].T
-            noted[0] = 0
-            yield stored.PARTIAL, pa.table([pa.array(column.copy()) for column in columns], schema=stored.SCHEMA)
+        if facts := self.publishers.facts:
+            yield (
+                stored.PARTIAL,
+                pa.table([pa.array(column) for column in zip(*facts, strict=True)], schema=stored.SCHEMA),
+            )
+            facts.clear()
         count = int(self.state[ST.OUT])
         self.state[ST.OUT] = 0
         if count:

@@ -17,7 +17,7 @@ from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import AT_LEAST, NEVER, NONE, ST, SUB, WT
 from amqpscope.pipelines.model.credit_waits import rows_of
-from amqpscope.pipelines.model.events import CONNECTIONS, Events
+from amqpscope.pipelines.model.events import CONNECTIONS, EV, Events
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.rows import Retained
 from amqpscope.pipelines.model.speaking import matrix_of
@@ -25,7 +25,7 @@ from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 from amqpscope.pipelines.stream import stream_deliveries as sd
 from amqpscope.pipelines.stream import subscriptions as sb
-from amqpscope.pipelines.stream.credit_accounts import CH, DELIVERED, KINDS, MORE, close, walk
+from amqpscope.pipelines.stream.credit_accounts import CH, CHANGES, CLOSES, DELIVERED, KINDS, MORE, walk
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.streams import Servers, of_streams
 from amqpscope.pipelines.stream.subscriptions import consumers
@@ -83,9 +83,16 @@ class StreamCredit(Remembers):
         self.state[ST.AT] = 0
         why = NEEDS_OUTPUT_ROOM
         while why != DONE:
-            why = call(
-                walk, self.compiled, matrix, more, self.conn, self.gaps, self.subscriptions, self.written, self.state
-            )
+            of = self.conn, self.gaps
+            why = call(walk, self.compiled, matrix, more, *of, *self.subscriptions[:2], self.written, self.state)
+            if why == CHANGES:
+                i = int(self.state[ST.AT]) - 1
+                call(sb.apply, False, matrix, more, i, *of, self.subscriptions, self.written, self.state)
+                continue
+            if why == CLOSES:
+                yield from self._close(events)
+                cn.open_connection(self.conn, int(matrix[self.state[ST.AT], EV.CONNECTION]))
+                self.state[[ST.WINDOW, ST.AGE]] = AT_LEAST, NEVER
             yield from self._rows(events)
         self.retained.end(self._referred())
         self.servers.end(int(self.conn[CONN.ID]))
@@ -115,11 +122,15 @@ class StreamCredit(Remembers):
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         self.retained.close()
-        why = False
-        while not why:
-            why = call(close, self.compiled, self.conn, self.gaps, self.subscriptions, self.written, self.state)
-            yield from self._rows(None)
+        yield from self._close(None)
         self.forget()
+
+    def _close(self, events: Events | None) -> Iterator[Rows]:
+        """End the subscriptions of the connection."""
+        is_over = False
+        while not is_over:
+            is_over = call(sb.close, False, self.conn, self.gaps, self.subscriptions, self.written, self.state)
+            yield from self._rows(events)
 
     def _rows(self, events: Events | None) -> Iterator[Rows]:
         """Yield what the kernel wrote, as rows; `events`: the batch that deliveries are in, None for none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from amqpscope.dissector.kernels.arrays import Array
+from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     BASE,
@@ -51,8 +51,7 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
         compiled: whether kernels are compiled.
         release: called with a range of rows that are not needed for now.
     """
-    epochs = np.zeros((len(bases), len(EPOCH)), np.int64)
-    call(begin, compiled, bases, epochs)
+    epochs = _epochs(bases)
     parts = [(first, min(first + STEP, len(rows))) for first in range(0, len(rows), STEP)]
     made = closed = 0
     ragged = np.zeros(gaps.shape[1] + 1, np.bool_)
@@ -63,19 +62,52 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
         release(first, end)
     room = np.cumsum(room_for(gaps[1], ragged[:-1]))
     segments = np.full((made + 2 * len(bases) + 1, len(SEGMENT)), NONE, np.int64)
+    segments[:, [SEGMENT.FIRST, SEGMENT.BY]] = 0
     made = 0
     for first, end in reversed(parts):
         made = call(link, compiled, rows, epochs, segments, first, end, made)
         release(first, end)
-    made = call(join, compiled, bases, epochs, segments, made)
+    made = _join(bases, epochs, segments, made)
     for first, end in parts:
         call(tally, compiled, rows, epochs, segments, first, end)
         release(first, end)
-    call(conclude_all, compiled, rows, epochs, segments)
     call(judge, compiled, epochs, segments, room, made)
     for first, end in parts:
-        call(write, compiled, rows, segments, gaps[0], first, end)
+        _write(rows[first:end], segments, gaps[0])
         release(first, end)
+
+
+def _epochs(bases: Ints) -> Ints:
+    """Return epochs with what is known of publishes before the rows."""
+    epochs = np.zeros((len(bases), len(EPOCH)), np.int64)
+    epochs[:, [EPOCH.COUNT, EPOCH.SENT, EPOCH.UNTIL]] = bases[:, [BASE.COUNT, BASE.COUNT, BASE.UNTIL]]
+    epochs[:, [EPOCH.LOST, EPOCH.GAP, EPOCH.END_TURN, EPOCH.END_TS, EPOCH.NEXT, EPOCH.SEGMENT]] = -1
+    epochs[:, EPOCH.AHEAD] = NONE
+    return epochs
+
+
+def _join(bases: Ints, epochs: Ints, segments: Ints, made: int) -> int:
+    """Add what is known of the numbers of publishes before the rows; return the number of segments."""
+    known = np.flatnonzero((epochs[:, EPOCH.SEGMENT] >= 0) & (bases[:, BASE.AHEAD] != NONE))
+    at = epochs[known, EPOCH.SEGMENT]
+    other = segments[at, SEGMENT.GAP] != bases[known, BASE.GAP]
+    at[other] = np.arange(made, made + np.count_nonzero(other))
+    segments[at, SEGMENT.EPOCH], segments[at, SEGMENT.GAP] = known, bases[known, BASE.GAP]
+    segments[at, SEGMENT.COUNTED] = np.maximum(segments[at, SEGMENT.COUNTED], bases[known, BASE.AHEAD])
+    return made + int(np.count_nonzero(other))
+
+
+def _write(rows: Ints, segments: Ints, gap_ts: Ints) -> None:
+    """Write the numbers of publishes that have none for certain, and how they are known."""
+    at = np.flatnonzero(rows[:, TURN.KIND] == UNSURE)
+    turn, of = rows[at, TURN.NUMBER], rows[at, TURN.LOST]
+    how, ahead = segments[of, SEGMENT.BY], segments[of, SEGMENT.AHEAD]
+    rows[:, TURN.NUMBER], rows[:, TURN.GIVEN] = -1, 0
+    known = (how != 0) & (ahead <= _MOST - turn) & (turn + ahead > 0)
+    at, how, number = at[known], how[known], (turn + ahead)[known]
+    # What was read late has the time of reading, not its own.
+    how = np.where(rows[at, TURN.BEGUN] < gap_ts[rows[at, TURN.GAP]], UNKNOWN, how)
+    rows[at, TURN.NUMBER], rows[at, TURN.GIVEN] = np.where(how == UNKNOWN, EXPECTS, number), how
 
 
 @kernel
@@ -87,22 +119,6 @@ def close(epochs: Array, e: int, ts: int, gap: int, lost: int, by_client: int) -
         epochs[e, EPOCH.END_TURN] = epochs[e, EPOCH.COUNT] + 1
         epochs[e, EPOCH.END_GAP] = gap
         epochs[e, EPOCH.LOST] = max(epochs[e, EPOCH.LOST], lost)
-
-
-@kernel
-def begin(bases: Array, epochs: Array) -> None:
-    """Begin epochs with what is known of publishes before the rows."""
-    for e in range(len(epochs)):
-        epochs[e, EPOCH.COUNT] = bases[e, BASE.COUNT]
-        epochs[e, EPOCH.SENT] = bases[e, BASE.COUNT]
-        epochs[e, EPOCH.UNTIL] = bases[e, BASE.UNTIL]
-        epochs[e, EPOCH.LOST] = -1
-        epochs[e, EPOCH.GAP] = -1
-        epochs[e, EPOCH.END_TURN] = -1
-        epochs[e, EPOCH.END_TS] = -1
-        epochs[e, EPOCH.NEXT] = -1
-        epochs[e, EPOCH.SEGMENT] = -1
-        epochs[e, EPOCH.AHEAD] = NONE
 
 
 @kernel
@@ -148,16 +164,6 @@ def count(rows: Array, epochs: Array, first: int, end: int, made: int, closed: i
 
 
 @kernel
-def segment(segments: Array, made: int, e: int, gap: int) -> int:
-    """Begin a segment; return the number of segments."""
-    segments[made, SEGMENT.EPOCH] = e
-    segments[made, SEGMENT.GAP] = gap
-    segments[made, SEGMENT.FIRST] = 0
-    segments[made, SEGMENT.BY] = 0
-    return made + 1
-
-
-@kernel
 def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made: int) -> int:
     """Go backward: set turns, segments, and of each publish the next of its epoch; return the number of segments.
 
@@ -175,14 +181,18 @@ def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made
         at = epochs[e, EPOCH.SEGMENT]
         if at < 0:
             if epochs[e, EPOCH.END_TURN] >= 0 and epochs[e, EPOCH.END_GAP] > gap:
-                made = segment(segments, made, e, epochs[e, EPOCH.END_GAP])
-                epochs[e, EPOCH.LAST_SEGMENT] = made - 1
+                segments[made, SEGMENT.EPOCH] = e
+                segments[made, SEGMENT.GAP] = epochs[e, EPOCH.END_GAP]
+                epochs[e, EPOCH.LAST_SEGMENT] = made
+                made += 1
             else:
                 epochs[e, EPOCH.LAST_SEGMENT] = made
             epochs[e, EPOCH.LEAST] = rows[i, TURN.BEGUN]
         if at < 0 or segments[at, SEGMENT.GAP] != gap:
             at = made
-            made = segment(segments, made, e, gap)
+            segments[made, SEGMENT.EPOCH] = e
+            segments[made, SEGMENT.GAP] = gap
+            made += 1
             epochs[e, EPOCH.SEGMENT] = at
         epochs[e, EPOCH.LEAST] = min(epochs[e, EPOCH.LEAST], rows[i, TURN.BEGUN])
         if rows[i, TURN.NUMBER] >= 0 and rows[i, TURN.NUMBER] - turn > segments[at, SEGMENT.COUNTED]:
@@ -199,19 +209,6 @@ def link(rows: Array, epochs: Array, segments: Array, first: int, end: int, made
         rows[i, TURN.GIVEN] = epochs[e, EPOCH.NEXT]
         rows[i, TURN.LOST] = at
         epochs[e, EPOCH.NEXT] = i
-    return made
-
-
-@kernel
-def join(bases: Array, epochs: Array, segments: Array, made: int) -> int:
-    """Add what is known of the numbers of publishes before the rows; return the number of segments."""
-    for e in range(len(epochs)):
-        at = epochs[e, EPOCH.SEGMENT]
-        if at >= 0 and bases[e, BASE.AHEAD] != NONE:
-            if segments[at, SEGMENT.GAP] != bases[e, BASE.GAP]:
-                at = made
-                made = segment(segments, made, e, bases[e, BASE.GAP])
-            segments[at, SEGMENT.COUNTED] = max(segments[at, SEGMENT.COUNTED], bases[e, BASE.AHEAD])
     return made
 
 
@@ -268,13 +265,9 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
         epochs[e, EPOCH.WHEN] = when
         epochs[e, EPOCH.SINCE] = rows[i, TURN.GAP]
         epochs[e, EPOCH.LOST_BEFORE] = rows[i, TURN.LOST]
-
-
-@kernel
-def conclude_all(rows: Array, epochs: Array, segments: Array) -> None:
-    """Note what the last confirms of each epoch show."""
-    for e in range(len(epochs)):
-        conclude(rows, epochs, segments, e)
+    if end == len(rows):
+        for e in range(len(epochs)):
+            conclude(rows, epochs, segments, e)
 
 
 @kernel
@@ -318,24 +311,3 @@ def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
         tag = segments[s, SEGMENT.TAG]
         confirmed = tag > NONE and (tag - ahead >= first if ahead >= 0 else tag >= first + ahead)
         segments[s, SEGMENT.BY] = by if first > 0 and (confirmed or counted != NONE) else 0
-
-
-@kernel
-def write(rows: Array, segments: Array, gaps: Array, first: int, end: int) -> None:
-    """Write the numbers of publishes that have none for certain, and how they are known."""
-    for i in range(first, end):
-        turn = rows[i, TURN.NUMBER]
-        rows[i, TURN.NUMBER] = -1
-        rows[i, TURN.GIVEN] = 0
-        if rows[i, TURN.KIND] != UNSURE:
-            continue
-        at = rows[i, TURN.LOST]
-        how = segments[at, SEGMENT.BY]
-        ahead = segments[at, SEGMENT.AHEAD]
-        if how == 0 or ahead > _MOST - turn or turn + ahead <= 0:
-            continue
-        # What was read late has the time of reading, not its own.
-        if rows[i, TURN.BEGUN] < gaps[rows[i, TURN.GAP]]:
-            how = UNKNOWN
-        rows[i, TURN.NUMBER] = EXPECTS if how == UNKNOWN else turn + ahead
-        rows[i, TURN.GIVEN] = how

@@ -9,7 +9,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from amqpscope.dissector.kernels.kernel import call
 from amqpscope.pipelines.amqp091.confirms.numbering import derive
 from amqpscope.pipelines.amqp091.confirms.numbering_rows import ALL_EPOCHS, entries, fold, widened
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
@@ -68,7 +67,7 @@ class Noted:
 
     def add(self, matrix: Any, unsure: Any, given: Any = None) -> None:
         """Note events (see `entries`)."""
-        found = entries(matrix, unsure, given, self.compiled)
+        found = entries(matrix, unsure, given)
         rows = found.rows
         silent = silences(matrix)
         if len(silent):
@@ -143,7 +142,7 @@ class Noted:
         if first <= 0:
             return
         rows = self.rows()
-        call(fold, self.compiled, rows, first, self._bases)
+        fold(rows[:first], self._bases)
         rows = rows[first:].copy()
         self._parts, self.count, self._bytes = [rows], len(rows), rows.nbytes
         self._file = self._map = None
@@ -210,7 +209,7 @@ def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[
     Returns:
         Positions of publishes, their numbers (-1 for none derived here), how these are known (0 for none).
     """
-    found = entries(matrix, unsure, given, compiled)
+    found = entries(matrix, unsure, given)
     identity = matrix[:, EV.CONNECTION]
     starts = np.flatnonzero(np.append(True, identity[1:] != identity[:-1]))
     ends = np.append(starts[1:], len(matrix)) - 1

@@ -9,9 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amqpscope import spec
-from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     BASE,
     BEHIND,
@@ -25,7 +22,7 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     UNSURE,
 )
 from amqpscope.pipelines.amqp091.frames import FRAMES
-from amqpscope.pipelines.model.connection import CLIENT, SERVER, is_gap
+from amqpscope.pipelines.model.connection import CLIENT, GAP_WORDS, SERVER
 from amqpscope.pipelines.model.event_rows import GAP
 from amqpscope.pipelines.model.events import ANOMALIES, EV, MESSAGES, WORDS, what
 
@@ -38,10 +35,16 @@ _OPEN, _CLOSE, _CLOSE_ALL = (what(FRAMES, name) for name in ("channel.open", "ch
 SWALLOWS = what(ANOMALIES, "bytes-left-over")
 """A frame is longer than its fields: if its length was damaged, others lie in it."""
 _GAP = what(ANOMALIES, GAP)
-_NOTED = np.zeros(WORDS, bool)
-_NOTED[[_PUBLISH, _ACK, _NACK, _OPEN, _CLOSE, _CLOSE_ALL, SWALLOWS]] = True
-_NOTED[[word for word in (what(ANOMALIES, code) for code in spec.anomalies()) if is_gap(word)]] = True
-_NOTHING = np.zeros(0, np.int64)
+_IS_GAP = np.zeros(WORDS, bool)
+_IS_GAP[list(GAP_WORDS)] = True
+_KINDS = np.full((3, WORDS), -1, np.int64)
+"""Kinds of rows, SURE for every publish, by side (the last: unknown) and EV.WHAT; -1 for none."""
+_KINDS[:, _PUBLISH] = SURE
+_KINDS[SERVER, [_ACK, _NACK]] = CONFIRM
+_KINDS[:, _CLOSE], _KINDS[:, _CLOSE_ALL] = OTHER_CLOSE, OTHER_CLOSES_ALL
+_KINDS[CLIENT, [_CLOSE, _OPEN, _CLOSE_ALL]] = CLIENT_CLOSE, OTHER_CLOSE, CLIENT_CLOSES_ALL
+_NOTED = _IS_GAP | (_KINDS >= 0).any(axis=0)
+_NOTED[SWALLOWS] = True
 
 
 class Entries(NamedTuple):
@@ -62,21 +65,36 @@ def is_publish(matrix: Any) -> Any:
     return (matrix[:, EV.WHAT] == _PUBLISH) & (matrix[:, EV.CHANNEL] >= 0) & (matrix[:, EV.EPOCH] >= 0)
 
 
-def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Entries:
+def entries(matrix: Any, unsure: Any, given: Any) -> Entries:
     """Return rows for events, and where frames may be missing.
 
     Args:
         matrix: the events (EV).
         unsure: which of them are publishes without a certain number.
         given: numbers that their headers give (int64), -1 for none; None for none at all.
-        compiled: whether kernels run compiled.
     """
     at = np.flatnonzero(_NOTED[matrix[:, EV.WHAT]] | (matrix[:, EV.CUT] > 0))
-    rows, missing = np.empty((len(at), len(TURN)), np.int64), np.empty((2, len(at)), np.int64)
-    counts = np.zeros(3, np.int64)
-    call(note, compiled, matrix, unsure, _NOTHING if given is None else given, at, rows, missing, counts)
-    noted, gaps, lost = counts
-    places = missing[CLIENT, :gaps].copy()
+    word, side, epoch = matrix[at, EV.WHAT], matrix[at, EV.FROM_CLIENT], matrix[at, EV.EPOCH]
+    cut = np.where(matrix[at, EV.SOURCE] == FRAMES, matrix[at, EV.CUT], 0)
+    lacks = (side == CLIENT) & (_IS_GAP[word] | (word == SWALLOWS) | (cut == 1))
+    lost = (side == SERVER) & (_IS_GAP[word] | (cut > 0))
+    kind = _KINDS[side, word]
+    kind[(kind < CLIENT_CLOSES_ALL) & ((matrix[at, EV.CHANNEL] < 0) | (epoch < 0))] = -1
+    kind[((kind == CONFIRM) & (matrix[at, EV.NUMBER] <= 0)) | ((word == _OPEN) & (epoch <= 0))] = -1
+    mine = np.flatnonzero(kind >= 0)
+    noted, kind = at[mine], kind[mine]
+    events = matrix[noted]
+    key = (events[:, EV.CHANNEL] << 32 | events[:, EV.EPOCH]) - (word[mine] == _OPEN)  # of the epoch before
+    rows = np.empty((len(noted), len(TURN)), np.int64)
+    rows[:, TURN.KIND] = np.where((kind == SURE) & unsure[noted], UNSURE, kind)
+    rows[:, TURN.EPOCH] = np.where(kind >= CLIENT_CLOSES_ALL, ALL_EPOCHS, key)
+    rows[:, TURN.TS] = events[:, EV.TS]
+    rows[:, TURN.BEGUN] = np.where(events[:, EV.FIRST_TS] >= 0, events[:, EV.FIRST_TS], events[:, EV.TS])
+    rows[:, TURN.NUMBER] = np.where(kind <= CONFIRM, events[:, EV.NUMBER], -1)
+    rows[:, TURN.GIVEN] = -1 if given is None else given[noted]
+    rows[:, TURN.GAP], rows[:, TURN.LOST] = np.cumsum(lacks)[mine], np.cumsum(lost)[mine]
+    rows[:, TURN.PARTIAL] = (kind == SURE) & (events[:, EV.PARTIAL] == 1)
+    places = at[lacks]
     lacking = np.where(matrix[places, EV.WHAT] == _GAP, matrix[places, EV.NUMBER], -1)
     sent = np.flatnonzero((matrix[:, EV.SOURCE] == FRAMES) & (matrix[:, EV.FROM_CLIENT] == CLIENT))
     # A frame without a method is one of a content, or (channel 0) a heartbeat.
@@ -87,7 +105,7 @@ def entries(matrix: Any, unsure: Any, given: Any, compiled: bool = False) -> Ent
     same = matrix[sent[after], EV.CONNECTION] == matrix[places[there], EV.CONNECTION]
     lacking[there] = widened(lacking[there], same & is_content[after])
     return Entries(
-        rows[:noted], at[:noted], places, missing[SERVER, :lost].copy(), matrix[places, EV.TS], lacking,
+        rows, noted, places, at[lost], matrix[places, EV.TS], lacking,
         int(np.count_nonzero(~there)), int(is_content[0]) if len(sent) else -1,
     )  # fmt: skip
 
@@ -97,80 +115,15 @@ def widened(missing: Any, is_content: Any) -> Any:
     return np.where(is_content & (missing >= 0), missing + BEHIND, missing)
 
 
-@kernel
-def note(matrix: Array, unsure: Array, given: Array, at: Array, rows: Array, missing: Array, counts: Array) -> None:
-    """Write a row for each event that has one.
-
-    Args:
-        matrix: EV.
-        unsure: bool per event.
-        given: int64 per event, or empty.
-        at: positions of events that may have one; written: of those that have one.
-        rows: TURN, written.
-        missing: written: positions of gaps in what the server (row 0) and the client (row 1) sent.
-        counts: written: rows, gaps of the client, gaps of the server.
-    """
-    for place in range(len(at)):
-        i = at[place]
-        word, side, cut = matrix[i, EV.WHAT], matrix[i, EV.FROM_CLIENT], matrix[i, EV.CUT]
-        unknown = cut if matrix[i, EV.SOURCE] == FRAMES else 0
-        if side == CLIENT and (is_gap(word) or word == SWALLOWS or unknown == 1):
-            missing[CLIENT, counts[1]] = i
-            counts[1] += 1
-        elif side == SERVER and (is_gap(word) or unknown > 0):
-            missing[SERVER, counts[2]] = i
-            counts[2] += 1
-        kind = kind_of(matrix, i)
-        if kind < 0:
-            continue
-        row = counts[0]
-        counts[0] = row + 1
-        at[row] = i
-        ts, first_ts = matrix[i, EV.TS], matrix[i, EV.FIRST_TS]
-        key = matrix[i, EV.CHANNEL] << 32 | matrix[i, EV.EPOCH]
-        if kind >= CLIENT_CLOSES_ALL:
-            key = ALL_EPOCHS
-        elif word == _OPEN:  # of the epoch before
-            key -= 1
-        rows[row, TURN.KIND] = UNSURE if kind == SURE and unsure[i] else kind
-        rows[row, TURN.EPOCH] = key
-        rows[row, TURN.TS] = ts
-        rows[row, TURN.BEGUN] = first_ts if first_ts >= 0 else ts
-        rows[row, TURN.NUMBER] = matrix[i, EV.NUMBER] if kind <= CONFIRM else -1
-        rows[row, TURN.GIVEN] = given[i] if len(given) > 0 else -1
-        rows[row, TURN.GAP] = counts[1]
-        rows[row, TURN.LOST] = counts[2]
-        rows[row, TURN.PARTIAL] = 1 if kind == SURE and matrix[i, EV.PARTIAL] == 1 else 0
-
-
-@kernel
-def kind_of(matrix: Array, i: int) -> int:
-    """Return the kind of row that an event has, SURE for every publish; -1 for none."""
-    word, side = matrix[i, EV.WHAT], matrix[i, EV.FROM_CLIENT]
-    if word == _CLOSE_ALL:
-        return CLIENT_CLOSES_ALL if side == CLIENT else OTHER_CLOSES_ALL
-    if matrix[i, EV.CHANNEL] < 0 or matrix[i, EV.EPOCH] < 0:
-        return -1
-    if word == _PUBLISH:
-        return SURE
-    if word == _ACK or word == _NACK:
-        return CONFIRM if side == SERVER and matrix[i, EV.NUMBER] > 0 else -1
-    if word == _CLOSE:
-        return CLIENT_CLOSE if side == CLIENT else OTHER_CLOSE
-    if word == _OPEN and side == CLIENT and matrix[i, EV.EPOCH] > 0:
-        return OTHER_CLOSE
-    return -1
-
-
-@kernel
-def fold(rows: Array, end: int, bases: Array) -> None:
-    """Count the rows before `end` (TURN, EPOCH by number) in `bases` (BASE), before they are forgotten."""
-    for i in range(end):
-        kind, epoch, number = rows[i, TURN.KIND], rows[i, TURN.EPOCH], rows[i, TURN.NUMBER]
-        if kind <= CONFIRM:
-            bases[epoch, BASE.UNTIL] = max(bases[epoch, BASE.UNTIL], rows[i, TURN.TS])
-        if kind < CONFIRM:
-            bases[epoch, BASE.COUNT] += 1
-            bases[epoch, BASE.GAP] = max(bases[epoch, BASE.GAP], rows[i, TURN.GAP])
-            if number >= 0:
-                bases[epoch, BASE.AHEAD] = max(bases[epoch, BASE.AHEAD], number - bases[epoch, BASE.COUNT])
+def fold(rows: Any, bases: Any) -> None:
+    """Count rows (TURN, EPOCH by number) in `bases` (BASE), before they are forgotten."""
+    rows = rows[rows[:, TURN.KIND] <= CONFIRM]
+    np.maximum.at(bases[:, BASE.UNTIL], rows[:, TURN.EPOCH], rows[:, TURN.TS])
+    rows = rows[rows[:, TURN.KIND] < CONFIRM]
+    rows = rows[np.argsort(rows[:, TURN.EPOCH], kind="stable")]
+    epoch, number = rows[:, TURN.EPOCH], rows[:, TURN.NUMBER]
+    turn = bases[epoch, BASE.COUNT] + np.arange(1, len(rows) + 1) - np.searchsorted(epoch, epoch)
+    bases[:, BASE.COUNT] += np.bincount(epoch, minlength=len(bases))
+    np.maximum.at(bases[:, BASE.GAP], epoch, rows[:, TURN.GAP])
+    known = number >= 0
+    np.maximum.at(bases[:, BASE.AHEAD], epoch[known], (number - turn)[known])

@@ -22,7 +22,9 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
+from amqpscope.pipelines.amqp091.confirms.returns import ENTRY
 from amqpscope.pipelines.amqp091.frames import FRAMES
+from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -107,9 +109,9 @@ def walk(
             account = ch.account_of(channels, channel, epoch)
             if account >= 0:
                 entry = rt.answer(returns, account, epoch, more[i, MORE.DIGEST], more[i, MORE.CODE])
-                if entry >= 0 and returns[0][entry, rt.ENTRY.ROW] >= 0:
+                if entry >= 0 and returns[0][entry, ENTRY.ROW] >= 0:
                     let_out(entry, more[i, MORE.CODE], returns, out, state)
-                elif entry >= 0 and returns[0][entry, rt.ENTRY.NUMBERED] == 0:
+                elif entry >= 0 and returns[0][entry, ENTRY.NUMBERED] == 0:
                     rt.release(returns, entry)
         elif word == ON_OPEN_OK:
             note_open_ok(channels, events, i)
@@ -237,7 +239,7 @@ def settle(
     extra, row = slots[slot, SL.EXTRA], slots[slot, SL.ROW]
     code = -1
     if extra >= ENTRIES:
-        code = returns[0][extra - ENTRIES, rt.ENTRY.CODE]
+        code = returns[0][extra - ENTRIES, ENTRY.CODE]
     since = slots[slot, SL.FRAME]
     returned = 1 if code >= 0 else unreturned(extra, account, conn, gaps, channels, since, frame)
     lg.remove(ledger, channels[0], slot)
@@ -277,15 +279,21 @@ def unreturned(
 @called
 def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array) -> None:
     """Write a publish that was answered: it is returned, or (code -1) can no longer be returned."""
-    entries = returns[0]
-    row, outcome, answer = (
-        entries[entry, rt.ENTRY.ROW],
-        entries[entry, rt.ENTRY.OUTCOME],
-        entries[entry, rt.ENTRY.ANSWER],
-    )
-    returned = 1 if code >= 0 else entries[entry, rt.ENTRY.RETURNED]
+    entries, _, counts = returns
+    row, outcome, answer = entries[entry, ENTRY.ROW], entries[entry, ENTRY.OUTCOME], entries[entry, ENTRY.ANSWER]
+    returned = 1 if code >= 0 else entries[entry, ENTRY.RETURNED]
     finish(out, state, row, outcome, answer, GAP if outcome == NONE else ANSWERED, -1, returned, code)
-    rt.let_out(returns, entry)
+    earlier, later = entries[entry, ENTRY.EARLIER], entries[entry, ENTRY.LATER]
+    if earlier >= 0:
+        entries[earlier, ENTRY.LATER] = later
+    else:
+        counts[rt.FIRST] = later
+    if later >= 0:
+        entries[later, ENTRY.EARLIER] = earlier
+    else:
+        counts[rt.LAST] = earlier
+    counts[rt.ANSWERED] -= 1
+    entries[entry, ENTRY.ROW] = -1
     rt.release(returns, entry)
 
 
@@ -329,7 +337,12 @@ def close(
             return False
         let_out(returns[2][rt.FIRST], -1, returns, out, state)
     ch.forget(channels)
-    rt.forget(returns)
+    entries, buckets, counts = returns
+    for entry in range(counts[rt.USED]):
+        if entries[entry, ENTRY.ACCOUNT] >= 0:
+            cd.empty(buckets, entries[entry, ENTRY.KEY])
+    for each in range(len(counts)):
+        counts[each] = rt.NO_COUNTS[each]
     return True
 
 
@@ -360,13 +373,13 @@ def mark(
     entries, _, counts = returns
     each, first = counts[rt.FIRST], NEVER
     while each >= 0:
-        if entries[each, rt.ENTRY.ANSWER] >= 0:
-            first = min(first, entries[each, rt.ENTRY.ANSWER])
-        if entries[each, rt.ENTRY.ROW] >= base:
-            still[entries[each, rt.ENTRY.ROW] - base, PUBLISH] = 1
-        if entries[each, rt.ENTRY.ANSWER] >= base:
-            still[entries[each, rt.ENTRY.ANSWER] - base, ANSWER] = 1
-        each = entries[each, rt.ENTRY.LATER]
+        if entries[each, ENTRY.ANSWER] >= 0:
+            first = min(first, entries[each, ENTRY.ANSWER])
+        if entries[each, ENTRY.ROW] >= base:
+            still[entries[each, ENTRY.ROW] - base, PUBLISH] = 1
+        if entries[each, ENTRY.ANSWER] >= base:
+            still[entries[each, ENTRY.ANSWER] - base, ANSWER] = 1
+        each = entries[each, ENTRY.LATER]
     return first
 
 

@@ -51,6 +51,7 @@ ENTRY = declare(Entry)
 FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST, LIVE = range(7)
 """Places in `counts`: the first free entry (-1: none), entries ever used, those of publishes without a number, those of
 publishes that were answered, the first and the last of these (-1: none), entries in use."""
+NO_COUNTS = (-1, 0, 0, 0, -1, -1, 0)
 Returns = tuple[Array, Array, Array]
 """`entries`, `buckets`, `counts`."""
 
@@ -60,7 +61,7 @@ def fresh() -> Returns:
     return (
         np.zeros((16, len(ENTRY)), np.int64),
         cd.fresh(),
-        np.array([-1, 0, 0, 0, -1, -1, 0], np.int64),
+        np.array(NO_COUNTS, np.int64),
     )
 
 
@@ -134,23 +135,6 @@ def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, ret
 
 
 @called
-def let_out(returns: Returns, entry: int) -> None:
-    """Take an entry out of the answered ones."""
-    entries, _, counts = returns
-    earlier, later = entries[entry, ENTRY.EARLIER], entries[entry, ENTRY.LATER]
-    if earlier >= 0:
-        entries[earlier, ENTRY.LATER] = later
-    else:
-        counts[FIRST] = later
-    if later >= 0:
-        entries[later, ENTRY.EARLIER] = earlier
-    else:
-        counts[LAST] = earlier
-    counts[ANSWERED] -= 1
-    entries[entry, ENTRY.ROW] = -1
-
-
-@called
 def release(returns: Returns, entry: int) -> int:
     """Free an entry; return the reply code of its return, -1 for none."""
     entries, buckets, counts = returns
@@ -161,19 +145,3 @@ def release(returns: Returns, entry: int) -> int:
     give(entries, ENTRY.NEXT, counts, FREE, entry)
     counts[LIVE] -= 1
     return code
-
-
-@called
-def forget(returns: Returns) -> None:
-    """Forget everything at the end of a connection."""
-    entries, buckets, counts = returns
-    for entry in range(counts[USED]):
-        if entries[entry, ENTRY.ACCOUNT] >= 0:
-            cd.empty(buckets, entries[entry, ENTRY.KEY])
-    counts[FREE] = -1
-    counts[USED] = 0
-    counts[UNNUMBERED] = 0
-    counts[ANSWERED] = 0
-    counts[FIRST] = -1
-    counts[LAST] = -1
-    counts[LIVE] = 0

@@ -16,7 +16,7 @@ from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model.reuse import give, take
+from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, give, take
 from amqpscope.pipelines.model.store import declare, grown
 
 
@@ -62,7 +62,6 @@ class Channel(NamedTuple):
 
 
 CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
-FREE, USED, ASKED_FREE, ASKED_USED = range(4)
 Consumers = tuple[Array, Array, Array, Array, Array]
 """`consumers`, `buckets`, `asked`, `ends`, `counts`."""
 
@@ -84,30 +83,6 @@ def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) ->
     consumers = grown(consumers, int(counts[USED]) + more)
     asked = grown(asked, int(counts[ASKED_USED]) + more)
     return consumers, cd.roomy(consumers, buckets, compiled), asked, grown(ends, accounts, -1), counts
-
-
-@called
-def forget(state: Consumers) -> None:
-    """Forget all consumers at the end of a connection."""
-    consumers, buckets, _, _, counts = state
-    for each in range(counts[USED]):
-        if consumers[each, CONS.ACCOUNT] >= 0 and consumers[each, CONS.DEAD] == 0:
-            cd.empty(buckets, consumers[each, CONS.KEY])
-    counts[FREE] = -1
-    counts[USED] = 0
-    counts[ASKED_FREE] = -1
-    counts[ASKED_USED] = 0
-
-
-@called
-def begin_channel(state: Consumers, account: int, gaps: int) -> None:
-    """Reset the row of an account for a channel epoch without consumers; `gaps`: of the client so far."""
-    ends = state[3]
-    for column in range(len(CHAN)):
-        ends[account, column] = -1
-    ends[account, CHAN.LIMIT] = 0
-    ends[account, CHAN.GAPS] = gaps
-    ends[account, CHAN.MISTAKE] = 0
 
 
 @kernel
@@ -207,7 +182,7 @@ def answer(state: Consumers, account: int, kind: int, conn: Array, gaps: Array) 
     Returns:
         Its row; -1: there is none, or it is unknown which one.
     """
-    _, _, asked, ends, _ = state
+    _, _, asked, ends, counts = state
     first = ends[account, kind]
     if first < 0:
         return -1
@@ -215,17 +190,10 @@ def answer(state: Consumers, account: int, kind: int, conn: Array, gaps: Array) 
     answers_lost = cn.first_gap(conn, gaps, cn.SERVER, frame) >= 0
     requests_lost = cn.first_gap(conn, gaps, cn.CLIENT, frame) >= 0
     many = asked[first, ASK.NEXT] >= 0
-    if (many and (answers_lost or requests_lost)) or (answers_lost and requests_lost):
-        while ends[account, kind] >= 0:
-            _drop(state, account, kind)
-        return -1
-    _drop(state, account, kind)
-    return first
-
-
-@called
-def _drop(state: Consumers, account: int, kind: int) -> None:
-    _, _, asked, ends, counts = state
-    each = ends[account, kind]
-    ends[account, kind] = asked[each, ASK.NEXT]
-    give(asked, ASK.NEXT, counts, ASKED_FREE, each)
+    unknown = (many and (answers_lost or requests_lost)) or (answers_lost and requests_lost)
+    each = first
+    while each >= 0:
+        ends[account, kind] = asked[each, ASK.NEXT]
+        give(asked, ASK.NEXT, counts, ASKED_FREE, each)
+        each = ends[account, kind] if unknown else -1
+    return -1 if unknown else first

@@ -97,14 +97,14 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
     `seen` is 0 if the time of the end is unknown.
     """
     consumers, _, prefetch = own
-    pf.closed(prefetch, pf.of_channel(account), identity, ts, seen)
+    pf.closed(prefetch, 2 * account, identity, ts, seen)
     if identity >= 0:
-        prefetch[0][pf.of_channel(account), pf.WIN.LIMIT] = 0
+        prefetch[0][2 * account, pf.WIN.LIMIT] = 0
     each = consumers[3][account, CHAN.CONSUMER]
     while each >= 0:
-        pf.closed(prefetch, pf.of_consumer(each), identity, ts, seen)
+        pf.closed(prefetch, 2 * each + 1, identity, ts, seen)
         if identity >= 0:
-            prefetch[0][pf.of_consumer(each), pf.WIN.LIMIT] = 0
+            prefetch[0][2 * each + 1, pf.WIN.LIMIT] = 0
         each = consumers[0][each, CONS.AFTER_IT]
 
 
@@ -112,10 +112,10 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
 def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
     """Note that deliveries up to a frame may have been settled, none before `ts`; -1: in a gap, before as well."""
     consumers, _, prefetch = own
-    pf.unsure(prefetch, pf.of_channel(account), frame, ts)
+    pf.unsure(prefetch, 2 * account, frame, ts)
     each = consumers[3][account, CHAN.CONSUMER]
     while each >= 0:
-        pf.unsure(prefetch, pf.of_consumer(each), frame, ts)
+        pf.unsure(prefetch, 2 * each + 1, frame, ts)
         each = consumers[0][each, CONS.AFTER_IT]
 
 
@@ -124,9 +124,9 @@ def leave_windows(account: int, extra: int, frame: int, identity: int, ts: int, 
     """Take a settled delivery out of its windows; got messages are in none."""
     _, _, prefetch = own
     if extra >= -1:
-        pf.settled(prefetch, pf.of_channel(account), frame, identity, ts, answers)
+        pf.settled(prefetch, 2 * account, frame, identity, ts, answers)
         if extra >= 0:
-            pf.settled(prefetch, pf.of_consumer(extra), frame, identity, ts, answers)
+            pf.settled(prefetch, 2 * extra + 1, frame, identity, ts, answers)
 
 
 @kernel
@@ -141,16 +141,11 @@ def plain(extra: int, transactions: tx.Transactions) -> int:
 
 
 @kernel
-def queue_of(extra: int, consumers: co.Consumers) -> int:
-    """Return the id of the event that names the queue of a delivery; -1: unknown."""
-    return consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
-
-
-@kernel
 def finish(
-    result: Result, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int, end_ts: int, queue: int
-) -> None:
-    """Write a row of `out`."""
+    result: Result, consumers: co.Consumers, row: int, outcome: int, answer: int, multiple: int, requeue: int, by: int,
+    end_ts: int, extra: int,
+) -> None:  # fmt: skip
+    """Write a row of `out` for a delivery with this EXTRA."""
     out, state = result
     at = state[ST.OUT]
     out[at, OUT.ROW] = row
@@ -160,5 +155,5 @@ def finish(
     out[at, OUT.REQUEUE] = requeue
     out[at, OUT.BY] = by
     out[at, OUT.END_TS] = end_ts
-    out[at, OUT.QUEUE] = queue
+    out[at, OUT.QUEUE] = consumers[0][extra, CONS.QUEUE] if extra >= 0 else -3 - extra if extra <= -3 else -1
     state[ST.OUT] = at + 1

@@ -22,7 +22,6 @@ from amqpscope.dissector.kernels.kernel import called, kernel
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
-from amqpscope.pipelines.amqp091.settlements import transactions as tx
 from amqpscope.pipelines.amqp091.settlements.consumers import ASK, CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     AUTO,
@@ -61,20 +60,28 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     note_missed_select,
     notice_gaps,
     plain,
-    queue_of,
     unsure_windows,
 )
-from amqpscope.pipelines.amqp091.settlements.settling import acknowledge, close, drain, recover, transact
-from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, PLAIN
+from amqpscope.pipelines.amqp091.settlements.settling import acknowledge, close, drain, transact, void
+from amqpscope.pipelines.amqp091.settlements.transactions import ACT, PERHAPS, PLAIN, TX
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.reuse import USED
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, NEVER
 
+ON_TRANSACTION = ON_SELECT, ON_COMMIT, ON_COMMIT_OK, ON_TX_ROLLBACK, ON_ROLLBACK_OK, ON_CONFIRM
+"""What is of the class tx, or shows that the channel is in no transaction."""
+WANTED = (
+    ON_DELIVER, ON_GET, ON_ACK, ON_NACK, ON_REJECT, ON_CONSUME, ON_CONSUME_OK, ON_CANCEL, ON_CANCEL_OK, ON_ASK_GET,
+    ON_GET_OK, ON_GET_EMPTY, ON_DECLARE_OK, ON_QOS, ON_RECOVER, ON_RECOVER_OK, ON_RECOVER_ASYNC, ON_OPEN_OK, ON_CLOSE,
+    ON_CLOSE_OK, *ON_TRANSACTION,
+)  # fmt: skip
+"""Events of a channel that concern deliveries."""
 DELIVERY, ANSWER, WINDOW = range(3)
 """Columns of `still`."""
 
@@ -87,7 +94,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
     out, state = result
     for i in range(state[ST.AT], len(events)):
         state[ST.AT] = i
-        needed = 2 * (consumers[4][co.USED] + channels[3][0]) + 8
+        needed = 2 * (consumers[4][USED] + channels[3][0]) + 8
         if state[ST.OUT] + 2 > len(out) or prefetch[2][pf.WAITS] + needed > len(prefetch[1]):
             return NEEDS_OUTPUT_ROOM
         if channels[3][0] >= len(channels[0]):
@@ -105,7 +112,7 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
             for account in range(channels[3][0]):
                 notice_gaps(account, book, own)
                 close_windows(account, state[ST.BASE] + i, events[i, EV.TS], 1, own)
-        elif is_wanted(word) and events[i, EV.CHANNEL] >= 0:
+        elif word in WANTED and events[i, EV.CHANNEL] >= 0:
             account = account_for(events, i, book, own, result)
             if account == -1:
                 return NEEDS_OUTPUT_ROOM
@@ -130,27 +137,6 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
 
 
 @kernel
-def is_wanted(word: int) -> bool:
-    """Return whether an event of a channel concerns deliveries."""
-    return (
-        word == ON_DELIVER or word == ON_GET or word == ON_ACK or word == ON_NACK or word == ON_REJECT
-        or word == ON_CONSUME or word == ON_CONSUME_OK or word == ON_CANCEL or word == ON_CANCEL_OK
-        or word == ON_ASK_GET or word == ON_GET_OK or word == ON_GET_EMPTY or word == ON_DECLARE_OK or word == ON_QOS
-        or word == ON_RECOVER or word == ON_RECOVER_OK or word == ON_RECOVER_ASYNC
-        or word == ON_OPEN_OK or word == ON_CLOSE or word == ON_CLOSE_OK or is_transaction(word)
-    )  # fmt: skip
-
-
-@kernel
-def is_transaction(word: int) -> bool:
-    """Return whether an event is of the class tx, or shows that the channel is in no transaction."""
-    return (
-        word == ON_SELECT or word == ON_COMMIT or word == ON_COMMIT_OK
-        or word == ON_TX_ROLLBACK or word == ON_ROLLBACK_OK or word == ON_CONFIRM
-    )  # fmt: skip
-
-
-@kernel
 def apply_event(events: Array, more: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
     """Apply an event of a channel; return DONE, or what has run out: then apply it again."""
     word = events[i, EV.WHAT]
@@ -167,8 +153,15 @@ def apply_event(events: Array, more: Array, i: int, account: int, book: Book, ow
         else:
             close_windows(account, result[1][ST.BASE] + i, events[i, EV.TS], 1, own)
     elif word == ON_RECOVER or word == ON_RECOVER_OK or word == ON_RECOVER_ASYNC:
-        return recover(events, i, account, book, own, result)
-    elif is_transaction(word):
+        work = own[1][0]
+        if word == ON_RECOVER:
+            work[account, TX.RECOVER] = events[i, EV.ORDER]
+            work[account, TX.RECOVER_TS] = events[i, EV.TS]
+        elif not void(account, NEVER, result[1][ST.BASE] + i, events[i, EV.TS], book, own, result):
+            return NEEDS_OUTPUT_ROOM
+        else:
+            work[account, TX.RECOVER] = -1
+    elif word in ON_TRANSACTION:
         return transact(events, i, account, book, own, result)
     else:
         consume(events, more, i, account, book, own, result[1])
@@ -195,9 +188,16 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     elif not drain(account, book, own, result):
         return -1
     ch.begin(channels, account, channel, epoch)
-    co.begin_channel(consumers, account, conn[CONN.CLIENT_GAPS])
-    tx.begin_channel(transactions, account, PERHAPS if epoch == 0 else PLAIN)
-    pf.reset(prefetch, pf.of_channel(account), channel, epoch, 1, 0)
+    ends, work = consumers[3], transactions[0]
+    for column in range(len(CHAN)):
+        ends[account, column] = -1
+    ends[account, CHAN.LIMIT] = 0
+    ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
+    ends[account, CHAN.MISTAKE] = 0
+    for column in range(len(TX)):
+        work[account, column] = -1
+    work[account, TX.MODE] = PERHAPS if epoch == 0 else PLAIN
+    pf.reset(prefetch, 2 * account, channel, epoch, 1, 0)
     return account
 
 
@@ -209,7 +209,7 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
     asked, ends = consumers[2], consumers[3]
     word, identity, ts = events[i, EV.WHAT], state[ST.BASE] + i, events[i, EV.TS]
     epoch, tag = events[i, EV.EPOCH], more[i, MORE.TAG]
-    queue = identity
+    queue, limit, begins = identity, ends[account, CHAN.LIMIT], False
     if more[i, MORE.UNNAMED] == 1 and ends[account, CHAN.DECLARED] >= 0:
         queue = ends[account, CHAN.DECLARED]
     if word == ON_DECLARE_OK:
@@ -218,7 +218,8 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
         limit = more[i, MORE.LIMIT]
         if limit >= 0 and events[i, EV.FROM_CLIENT] == CLIENT:
             if more[i, MORE.WHOLE] == 1:
-                pf.limited(prefetch, pf.of_channel(account), limit, identity, ts)
+                prefetch[0][2 * account, pf.WIN.LIMIT] = limit
+                pf.adjust(prefetch, 2 * account, identity, ts, 0)
             else:
                 ends[account, CHAN.LIMIT] = limit
     elif word == ON_ASK_GET:
@@ -227,41 +228,31 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
         row = co.answer(consumers, account, CHAN.GET, conn, gaps)
         ends[account, CHAN.GOT] = asked[row, ASK.QUEUE] if row >= 0 else -1
     elif word == ON_CONSUME and events[i, EV.FROM_CLIENT] == CLIENT:
-        limit = ends[account, CHAN.LIMIT]
-        if tag == 0:
+        begins = tag != 0
+        if not begins:
             co.ask(consumers, account, CHAN.CONSUME, queue, events[i, EV.ORDER], limit)
-        else:
-            begin_consumer(account, events[i, EV.CHANNEL], epoch, tag, queue, limit, identity, ts, own)
     elif word == ON_CONSUME_OK:
         if tag != 0 and co.find(consumers, account, epoch, tag) < 0:
             row = co.answer(consumers, account, CHAN.CONSUME, conn, gaps)
             if row >= 0:
-                queue, limit = asked[row, ASK.QUEUE], asked[row, ASK.LIMIT]
-                begin_consumer(account, events[i, EV.CHANNEL], epoch, tag, queue, limit, identity, ts, own)
+                queue, limit, begins = asked[row, ASK.QUEUE], asked[row, ASK.LIMIT], True
     elif (word == ON_CANCEL or word == ON_CANCEL_OK) and tag != 0:
         consumer = co.find(consumers, account, epoch, tag)
         if consumer >= 0:
-            window = pf.of_consumer(consumer)
+            window = 2 * consumer + 1
             if word == ON_CANCEL_OK and prefetch[0][window, pf.WIN.LIMIT] > 0:  # what it answers was not seen
                 pf.closed(prefetch, window, -1, ts, 0)
             pf.closed(prefetch, window, identity, ts, 1)
             prefetch[0][window, pf.WIN.LIMIT] = 0
             if word == ON_CANCEL_OK:
                 co.end(consumers, consumer)
-
-
-@called
-def begin_consumer(
-    account: int, channel: int, epoch: int, tag: int, queue: int, limit: int, identity: int, ts: int, own: Own
-) -> None:
-    """Begin a consumer; one with the same tag ends."""
-    consumers, _, prefetch = own
-    old = co.find(consumers, account, epoch, tag)
-    if old >= 0:
-        pf.closed(prefetch, pf.of_consumer(old), identity, ts, 1)
-        co.end(consumers, old)
-    consumer = co.begin(consumers, account, epoch, tag, queue)
-    pf.reset(prefetch, pf.of_consumer(consumer), channel, epoch, 0, limit)
+    if begins:  # one with the same tag ends
+        old = co.find(consumers, account, epoch, tag)
+        if old >= 0:
+            pf.closed(prefetch, 2 * old + 1, identity, ts, 1)
+            co.end(consumers, old)
+        consumer = co.begin(consumers, account, epoch, tag, queue)
+        pf.reset(prefetch, 2 * consumer + 1, events[i, EV.CHANNEL], epoch, 0, limit)
 
 
 @kernel
@@ -284,18 +275,18 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     else:
         extra = -2
     if more[i, MORE.NO_ACK] == 1:
-        finish(result, row, AUTO, -1, -1, -1, ANSWERED, -1, queue_of(extra, consumers))
+        finish(result, consumers, row, AUTO, -1, -1, -1, ANSWERED, -1, extra)
         return DONE
     ch.note_floor(channels, account, conn, CLIENT)
     slot = lg.add(ledger, accounts, account, number) if ledger[3][lg.BK.COUNT] < state[ST.LIMIT] else -2
     if slot == -1:
         return NEEDS_PAGES
     if slot < 0:
-        finish(result, row, NONE, -1, -1, -1, EVICTED, events[i, EV.TS], queue_of(extra, consumers))
+        finish(result, consumers, row, NONE, -1, -1, -1, EVICTED, events[i, EV.TS], extra)
         return DONE
     if slots[slot, SL.ROW] >= 0:  # the tag occurs twice: what became of the first is unknown
         old = plain(slots[slot, SL.EXTRA], transactions)
-        finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, EVICTED, events[i, EV.TS], queue_of(old, consumers))
+        finish(result, consumers, slots[slot, SL.ROW], NONE, -1, -1, -1, EVICTED, events[i, EV.TS], old)
         if old >= 0:
             co.release(consumers, old, 1)
     slots[slot, SL.ROW] = row
@@ -305,9 +296,9 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
     if consumer >= 0:
         consumers[0][consumer, CONS.COUNT] += 1
     if pushed and more[i, MORE.NO_ACK] == 0:
-        pf.delivered(prefetch, pf.of_channel(account), row, events[i, EV.TS])
+        pf.delivered(prefetch, 2 * account, row, events[i, EV.TS])
         if consumer >= 0:
-            pf.delivered(prefetch, pf.of_consumer(consumer), row, events[i, EV.TS])
+            pf.delivered(prefetch, 2 * consumer + 1, row, events[i, EV.TS])
     return DONE
 
 
@@ -332,7 +323,7 @@ def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int
             if slot >= 0 and ledger[1][slot, SL.ROW] == base + i:
                 still[i, DELIVERY] = 1
     acts, first = transactions[1], NEVER
-    for act in range(transactions[3][tx.USED]):
+    for act in range(transactions[3][USED]):
         if acts[act, ACT.ROW] >= 0:
             first = min(first, acts[act, ACT.ACK])
             if acts[act, ACT.ROW] >= base:
@@ -340,7 +331,7 @@ def mark(events: Array, book: Book, own: Own, state: Array, still: Array) -> int
             if acts[act, ACT.ACK] >= base:
                 still[acts[act, ACT.ACK] - base, ANSWER] = 1
     windows = prefetch[0]
-    for window in range(2 * max(consumers[4][co.USED], channels[3][0])):
+    for window in range(2 * max(consumers[4][USED], channels[3][0])):
         for column in (pf.WIN.START, pf.WIN.END, pf.WIN.WAS):
             if windows[window, column] >= base:
                 still[windows[window, column] - base, WINDOW] = 1

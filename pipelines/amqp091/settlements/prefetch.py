@@ -62,7 +62,8 @@ class Wait(NamedTuple):
 
 WIN, WAIT = declare(Window), declare(Wait)
 Prefetch = tuple[Array, Array, Array]
-"""`windows`, `waits`, and `counts`: waits in use, how soon is soon (ns), the connection."""
+"""`windows` (at 2 * account that of a channel epoch, at 2 * consumer + 1 that of a consumer), `waits`, and `counts`:
+waits in use, how soon is soon (ns), the connection."""
 WAITS, SOON, CONNECTION = range(3)
 
 
@@ -84,18 +85,6 @@ def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int,
     windows[window, WIN.EPOCH] = epoch
 
 
-@kernel
-def of_channel(account: int) -> int:
-    """Return the window of a channel epoch."""
-    return 2 * account
-
-
-@kernel
-def of_consumer(consumer: int) -> int:
-    """Return the window of a consumer."""
-    return 2 * consumer + 1
-
-
 @called
 def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
     """Note that acknowledgements may be lost before a frame: a wait went on until `ts`; -1: if there was one."""
@@ -114,18 +103,7 @@ def delivered(prefetch: Prefetch, window: int, identity: int, ts: int) -> None:
             prefetch, window, ts - windows[window, WIN.END_TS] <= counts[SOON] and windows[window, WIN.ANSWERS] == 1
         )
     windows[window, WIN.COUNT] += 1
-    _fill(prefetch, window, identity, ts)
-
-
-@called
-def limited(prefetch: Prefetch, window: int, limit: int, identity: int, ts: int) -> None:
-    """Set a limit, which applies to outstanding deliveries as well."""
-    windows, _, _ = prefetch
-    windows[window, WIN.LIMIT] = limit
-    if windows[window, WIN.START] < 0:
-        _fill(prefetch, window, identity, ts)
-    elif limit == 0 or windows[window, WIN.COUNT] < limit:
-        _open(prefetch, window, identity, ts, 0)
+    adjust(prefetch, window, identity, ts, 0)
 
 
 @kernel
@@ -134,33 +112,20 @@ def settled(prefetch: Prefetch, window: int, since: int, identity: int, ts: int,
     windows, _, _ = prefetch
     if since > windows[window, WIN.SINCE] and windows[window, WIN.COUNT] > 0:
         windows[window, WIN.COUNT] -= 1
-        if windows[window, WIN.START] >= 0 and windows[window, WIN.COUNT] < windows[window, WIN.LIMIT]:
-            _open(prefetch, window, identity, ts, answers)
-
-
-@called
-def closed(prefetch: Prefetch, window: int, identity: int, ts: int, seen: int) -> None:
-    """Close a window, at a frame or (identity -1) at a time; `seen` 0: the time of the end is unknown."""
-    windows, waits, counts = prefetch
-    if windows[window, WIN.END] >= 0:
-        _report(prefetch, window, False)
-    if windows[window, WIN.START] >= 0:
-        windows[window, WIN.WAS] = windows[window, WIN.START]
-        windows[window, WIN.WAS_TS] = windows[window, WIN.START_TS]
-        windows[window, WIN.START] = -1
-        windows[window, WIN.END] = identity
-        windows[window, WIN.END_TS] = ts
-        _report(prefetch, window, False)
-        waits[counts[WAITS] - 1, WAIT.SEEN] = seen
+        if windows[window, WIN.START] >= 0:
+            adjust(prefetch, window, identity, ts, answers)
 
 
 @kernel
-def _fill(prefetch: Prefetch, window: int, identity: int, ts: int) -> None:
+def adjust(prefetch: Prefetch, window: int, identity: int, ts: int, answers: int) -> None:
+    """Note that a window is full, or open again, as its count and its limit have it."""
     windows, _, _ = prefetch
     full = windows[window, WIN.LIMIT] > 0 and windows[window, WIN.COUNT] >= windows[window, WIN.LIMIT]
     if full and windows[window, WIN.START] < 0:
         windows[window, WIN.START] = identity
         windows[window, WIN.START_TS] = ts
+    elif not full and windows[window, WIN.START] >= 0:
+        _open(prefetch, window, identity, ts, answers)
 
 
 @called
@@ -174,6 +139,19 @@ def _open(prefetch: Prefetch, window: int, identity: int, ts: int, answers: int)
     windows[window, WIN.END] = identity
     windows[window, WIN.END_TS] = ts
     windows[window, WIN.ANSWERS] = answers
+
+
+@called
+def closed(prefetch: Prefetch, window: int, identity: int, ts: int, seen: int) -> None:
+    """Close a window, at a frame or (identity -1) at a time; `seen` 0: the time of the end is unknown."""
+    windows, waits, counts = prefetch
+    if windows[window, WIN.START] < 0:
+        if windows[window, WIN.END] >= 0:
+            _report(prefetch, window, False)
+    else:
+        _open(prefetch, window, identity, ts, 0)
+        _report(prefetch, window, False)
+        waits[counts[WAITS] - 1, WAIT.SEEN] = seen
 
 
 @called

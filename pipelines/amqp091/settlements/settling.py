@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.pool import append_row
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
-from amqpscope.pipelines.amqp091.settlements.consumers import CHAN
+from amqpscope.pipelines.amqp091.settlements.consumers import CHAN, CONS
 from amqpscope.pipelines.amqp091.settlements.delivered import (
     ACK,
     MORE,
@@ -17,7 +18,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     ON_COMMIT_OK,
     ON_CONFIRM,
     ON_NACK,
-    ON_RECOVER,
     ON_REJECT,
     ON_SELECT,
     ON_TX_ROLLBACK,
@@ -31,10 +31,10 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     leave_windows,
     notice_gaps,
     plain,
-    queue_of,
     unsure_windows,
 )
 from amqpscope.pipelines.amqp091.settlements.transactions import ACT, ASKED, PERHAPS, PLAIN, SELECTED, TX
+from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -42,6 +42,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
+from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, take
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, PATIENCE_NS, RECOVER, ROLLBACK
 from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
@@ -71,8 +72,11 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
     if flag == 0:
         slot = lg.slot_of(ledger, account, number)
         if slot < 0:
-            if ends[account, CHAN.MISTAKE] == 0 and was_never_delivered(number, account, book):
-                ends[account, CHAN.MISTAKE] = events[i, EV.ORDER]
+            last = accounts[account, ACC.LAST]
+            newest = lg.slot_of(ledger, account, last) if number > last else -1
+            since = ledger[1][newest, SL.FRAME] if newest >= 0 else -1  # gaps before it may hold smaller tags
+            if ends[account, CHAN.MISTAKE] == 0 and cn.first_gap(conn, gaps, SERVER, since) < 0:
+                ends[account, CHAN.MISTAKE] = events[i, EV.ORDER]  # it was certainly not delivered
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return NEEDS_ACTS
         return DONE
@@ -89,23 +93,13 @@ def acknowledge(events: Array, more: Array, i: int, account: int, book: Book, ow
         following = lg.following(ledger, slot)
         extra = slots[slot, SL.EXTRA]
         if (is_seen and extra == -1) or (extra == -2 and slot != named):  # of what may not be acknowledged at all
-            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, IN_GAP, -1, -1)
+            finish(result, consumers, slots[slot, SL.ROW], NONE, -1, -1, -1, IN_GAP, -1, -1)
             leave_windows(account, extra, slots[slot, SL.FRAME], -1, events[i, EV.TS], 0, own)
             lg.remove(ledger, accounts, slot)
         elif not settle(slot, outcome, multiple, more[i, MORE.REQUEUE], events, i, account, book, own, result):
             return NEEDS_ACTS
         slot = following
     return DONE
-
-
-@kernel
-def was_never_delivered(number: int, account: int, book: Book) -> bool:
-    """Return whether a tag that is not outstanding was certainly not delivered: no gap of the server may hold it."""
-    conn, gaps, channels, ledger = book
-    last = channels[0][account, ACC.LAST]
-    newest = lg.slot_of(ledger, account, last) if number > last else -1
-    since = ledger[1][newest, SL.FRAME] if newest >= 0 else -1  # gaps before it may hold smaller tags
-    return cn.first_gap(conn, gaps, SERVER, since) < 0
 
 
 @kernel
@@ -123,9 +117,11 @@ def settle(
     row, frame, identity = slots[slot, SL.ROW], slots[slot, SL.FRAME], result[1][ST.BASE] + i
     mode = transactions[0][account, TX.MODE]
     if mode != PLAIN:
-        act = tx.act(transactions, account)
-        if act < 0:
+        counts = transactions[3]
+        if counts[FREE] < 0 and counts[USED] >= len(acts):
             return False
+        act = take(acts, ACT.NEXT, counts, FREE, USED)
+        append_row(acts, act, ACT.NEXT, transactions[0], account, TX.OPEN, TX.OPEN_LAST)
         acts[act, ACT.ROW] = row
         acts[act, ACT.FRAME] = frame
         extra = slots[slot, SL.EXTRA]
@@ -145,9 +141,9 @@ def settle(
         mistake = consumers[3][account, CHAN.MISTAKE]
         lost = cn.first_gap(conn, gaps, SERVER, mistake) if mistake > 0 else -1
         if lost >= 0:
-            finish(result, row, NONE, -1, -1, -1, IN_GAP, gaps[lost, GAP_TS], queue_of(extra, consumers))
+            finish(result, consumers, row, NONE, -1, -1, -1, IN_GAP, gaps[lost, GAP_TS], extra)
         else:
-            finish(result, row, outcome, identity, multiple, requeue, ANSWERED, -1, queue_of(extra, consumers))
+            finish(result, consumers, row, outcome, identity, multiple, requeue, ANSWERED, -1, extra)
         leave_windows(account, extra, frame, identity, events[i, EV.TS], 1 if lost < 0 else 0, own)
         if extra >= 0:
             co.release(consumers, extra, 1)
@@ -164,7 +160,7 @@ def take_effect(act: int, outcome: int, answer: int, by: int, ts: int, own: Own,
     multiple, requeue = acts[act, ACT.MULTIPLE], acts[act, ACT.REQUEUE]
     if outcome == NONE:
         multiple, requeue = -1, -1
-    finish(result, acts[act, ACT.ROW], outcome, answer, multiple, requeue, by, ts, queue_of(extra, consumers))
+    finish(result, consumers, acts[act, ACT.ROW], outcome, answer, multiple, requeue, by, ts, extra)
     if extra >= 0:
         co.release(consumers, extra, 1)
     tx.free(transactions, act)
@@ -254,20 +250,6 @@ def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Re
 
 
 @called
-def recover(events: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
-    """Apply a basic.recover, or what makes it apply_event; return DONE, or what has run out."""
-    work = own[1][0]
-    if events[i, EV.WHAT] == ON_RECOVER:
-        work[account, TX.RECOVER] = events[i, EV.ORDER]
-        work[account, TX.RECOVER_TS] = events[i, EV.TS]
-    else:
-        if not void(account, NEVER, result[1][ST.BASE] + i, events[i, EV.TS], book, own, result):
-            return NEEDS_OUTPUT_ROOM
-        work[account, TX.RECOVER] = -1
-    return DONE
-
-
-@called
 def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own, result: Result) -> bool:
     """Void what was delivered before a frame, but for what a lost acknowledgement may have settled before the recover.
 
@@ -286,7 +268,7 @@ def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own,
             lost, lost_ts, since = ch.lost_at(channels, account, conn, gaps, CLIENT, slots[slot, SL.FRAME])
             missed = lost < NEVER and (asked < 0 or since < asked)
             by, end_ts = (IN_GAP, lost_ts) if missed else (RECOVER, ts)
-            finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, by, end_ts, queue_of(extra, consumers))
+            finish(result, consumers, slots[slot, SL.ROW], NONE, -1, -1, -1, by, end_ts, extra)
             leave_windows(account, extra, slots[slot, SL.FRAME], identity, ts, 0, own)
             if extra >= 0:
                 co.release(consumers, extra, 1)
@@ -346,7 +328,7 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
         if extra >= ROLLED and by != IN_GAP:
             by, ts = ROLLBACK, acts[extra - ROLLED, ACT.ROLLED_TS]
         extra = plain(extra, transactions)
-        finish(result, slots[slot, SL.ROW], NONE, -1, -1, -1, by, ts, queue_of(extra, consumers))
+        finish(result, consumers, slots[slot, SL.ROW], NONE, -1, -1, -1, by, ts, extra)
         if extra >= 0:
             co.release(consumers, extra, 1)
         lg.remove(ledger, accounts, slot)
@@ -378,6 +360,11 @@ def close(book: Book, own: Own, result: Result) -> bool:
         if not drain(account, book, own, result):
             return False
     ch.forget(channels)
-    co.forget(own[0])
-    tx.forget(own[1])
+    consumers, buckets, _, _, counts = own[0]
+    for consumer in range(counts[USED]):
+        if consumers[consumer, CONS.ACCOUNT] >= 0 and consumers[consumer, CONS.DEAD] == 0:
+            cd.empty(buckets, consumers[consumer, CONS.KEY])
+    for each in (counts, own[1][3]):
+        each[FREE] = each[ASKED_FREE] = -1
+        each[USED] = each[ASKED_USED] = 0
     return True

@@ -21,7 +21,7 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
 from amqpscope.dissector.kernels.pool import append_row
-from amqpscope.pipelines.model.reuse import give, take
+from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, give, take
 from amqpscope.pipelines.model.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
@@ -66,7 +66,6 @@ class Asked(NamedTuple):
 
 
 TX, ACT, ASKED = declare(Channel), declare(Act), declare(Asked)
-FREE, USED, ASKED_FREE, ASKED_USED = range(4)
 Transactions = tuple[Array, Array, Array, Array]
 """`work`, `acts`, `asked`, `counts`."""
 
@@ -85,41 +84,6 @@ def roomy(state: Transactions, accounts: int, asked: int) -> Transactions:
     """Return the state with room for this many accounts in all, and for more commits and rollbacks."""
     work, acts, requests, counts = state
     return grown(work, accounts, -1), acts, grown(requests, int(counts[ASKED_USED]) + asked), counts
-
-
-@called
-def forget(state: Transactions) -> None:
-    """Forget everything at the end of a connection."""
-    counts = state[3]
-    counts[FREE] = -1
-    counts[USED] = 0
-    counts[ASKED_FREE] = -1
-    counts[ASKED_USED] = 0
-
-
-@called
-def begin_channel(state: Transactions, account: int, mode: int) -> None:
-    """Reset the row of an account for a channel epoch on which nothing is outstanding."""
-    work = state[0]
-    for column in range(len(TX)):
-        work[account, column] = -1
-    work[account, TX.MODE] = mode
-
-
-@called
-def act(state: Transactions, account: int) -> int:
-    """Return a row for an acknowledgement that waits, after those since the last commit; -1: there is no room."""
-    work, acts, _, counts = state
-    each = counts[FREE]
-    if each >= 0:
-        counts[FREE] = acts[each, ACT.NEXT]
-    else:
-        each = counts[USED]
-        if each >= len(acts):
-            return -1
-        counts[USED] = each + 1
-    append_row(acts, each, ACT.NEXT, work, account, TX.OPEN, TX.OPEN_LAST)
-    return each
 
 
 @called
