@@ -14,7 +14,7 @@ from amqpscope.dashboards.findings import alike, calm, such
 from amqpscope.dashboards.tables import Tables
 from amqpscope.dashboards.units import rate
 from amqpscope.dissector.formatting import clean, duration
-from amqpscope.pipelines.findings import MADE_UP, size
+from amqpscope.pipelines.findings import size
 from amqpscope.spec.findings import SEVERITIES, Rule, load
 
 Row = dict[str, Any]
@@ -26,6 +26,8 @@ MOST_COLUMNS = 72
 MOST_FINDINGS, MOST_QUEUES, MOST_CLIENTS, MOST_TIMES = 12, 8, 6, 4
 """Lines of each list; what is left out is counted."""
 TABLES = ("captures", "endpoints", "findings", "rules", "queues", "clients", "topology", "rates", "time_spent")
+LEAST_NAME = 12
+"""Characters of a name that are always shown, where figures can be cut instead."""
 LEAST_BUCKETS = 3
 """Buckets below which a course over time says no more than the mean above."""
 NANO = 10**9
@@ -90,12 +92,27 @@ def _weight(row: Row) -> tuple[int, int, int]:
 
 
 def _brokers(endpoints: Sequence[Row]) -> list[str]:
-    """Return the brokers by name and address; one that refused a connection has its name from others, if any."""
+    """Return the brokers by name and address; one that refused a connection has its name from others, if any.
+
+    Addresses of one cluster are one broker: nodes, interfaces, ports for TLS and streams.
+    """
     named: dict[str, dict[str, None]] = {}
+    homes = {row["server"]: row["cluster_name"] for row in endpoints if row["cluster_name"]}
     for row in endpoints:
         name = f"{row['server_product'] or ''} {row['server_version'] or ''}".strip()
         named.setdefault(row["server"], {}).update({name: None} if name else {})
-    return [f"{name} at {server}" for server, names in named.items() for name in names or ["broker"]]
+    places: dict[tuple[str, str], list[str]] = {}
+    for server, names in named.items():
+        for name in names or ["broker"]:
+            places.setdefault((name, homes.get(server, server)), []).append(server)
+    return [f"{name} at {_listed(servers)}" for (name, _), servers in places.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names as a text; of more than three, the first two and how many there are besides."""
+    if len(names) > 3:
+        names = [*names[:2], f"{len(names) - 2} more"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def text(data: Mapping[str, Any], width: int = WIDTH, states: bool = False, ink: Ink = lambda text, _: text) -> str:
@@ -251,7 +268,10 @@ def _queues(queues: Sequence[Row], width: int) -> str:
             _number(row["rejected"] or None, "-"),
         ])  # fmt: skip
     shown = 8 if width >= MOST_COLUMNS else 6
-    lines = _columns([row[:shown] for row in rows], "lrrrllrr"[:shown], width)
+    lengths = [max(len(row[at]) for row in rows) + 2 for at in range(8)]
+    if sum(lengths) - 2 > width and all(row[6:] == ["-", "-"] for row in rows[1:]):
+        shown = 6
+    lines = _columns([row[:shown] for row in rows], "lrrrllrr"[:shown], width, cut=(0, 5))
     if rest:
         lines.append(f"and {rest:,} more queue{'s' * (rest != 1)}")
     return "\n".join(lines)
@@ -260,9 +280,7 @@ def _queues(queues: Sequence[Row], width: int) -> str:
 def _readers(row: Row) -> str:
     if row["consumers"] == 1:
         limit = "?" if row["prefetch"] is None else "none" if row["prefetch"] == 0 else str(row["prefetch"])
-        tag = row["consumer_tag"]
-        name = row["client"] if MADE_UP in tag and row["client"] else tag  # a tag that a program made up says nothing
-        return f"{clean(name)} ({limit})"
+        return f"{clean(row['called'] or row['consumer_tag'])} ({limit})"
     if row["consumers"]:
         return f"{row['consumers']} consumers"
     return "basic.get" if row["gets"] else "none"
@@ -288,7 +306,7 @@ def _clients(data: Mapping[str, Any], width: int) -> str:
         rows.append([clean(row["client"]) + several, where, rate(row["publishes"] / span)])
     if len(rows) == 1:
         return ""
-    lines = _columns(rows, "llr", width)
+    lines = _columns(rows, "llr", width, cut=(0, 1))
     if len(publishing) > MOST_CLIENTS:
         more = len(publishing) - MOST_CLIENTS
         lines.append(f"and {more:,} more client{'s' * (more != 1)} that publish{'es' * (more == 1)}")
@@ -350,11 +368,19 @@ def failing(data: Mapping[str, Any], wanted: Iterable[str]) -> list[Row]:
     return found
 
 
-def _columns(rows: Sequence[Sequence[str]], sides: str, width: int) -> list[str]:
-    """Return rows in columns; the widest texts are cut where a line is too long."""
+def _columns(rows: Sequence[Sequence[str]], sides: str, width: int, cut: Sequence[int]) -> list[str]:
+    """Return rows in columns; where a line is too long, the widest names are cut, and figures if that does not do.
+
+    Args:
+        rows: texts; the first are the heads.
+        sides: of the columns, l or r.
+        width: columns of the terminal.
+        cut: places of the names.
+    """
     widths = [max(len(row[at]) for row in rows) for at in range(len(sides))]
-    while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 4:
-        widths[widths.index(max(widths))] -= 1
+    for places, least in ((cut, LEAST_NAME), (range(len(sides)), 4)):
+        while sum(widths) + 2 * (len(widths) - 1) > width and max(widths[at] for at in places) > least:
+            widths[max(places, key=lambda at: widths[at])] -= 1
     lines = []
     for row in rows:
         cells = [_cut(each, room) for each, room in zip(row, widths, strict=True)]

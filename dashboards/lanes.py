@@ -293,8 +293,7 @@ def _identity(row: Row) -> tuple[Any, ...]:
 
 
 def _consumer(row: Row, of: tuple[Any, ...]) -> str:
-    tag = str(of[3] or "consumer")
-    return str(row["client"]) if "ctag" in tag and row.get("client") else tag
+    return str(row.get("called") or of[3] or "consumer")
 
 
 def _levels(rows: Sequence[Row], low: int, high: int) -> tuple[Any, Any]:

@@ -57,8 +57,7 @@ def _cells(row: dict[str, Any], several: bool) -> list[Cell]:
 def _reader(row: dict[str, Any]) -> str:
     if row["consumers"] == 1:
         limit = "?" if row["prefetch"] is None else "none" if row["prefetch"] == 0 else str(row["prefetch"])
-        name = row["client"] if "ctag" in row["consumer_tag"] and row["client"] else row["consumer_tag"]
-        return f"{name} (prefetch {limit})"
+        return f"{row['called'] or row['consumer_tag']} (prefetch {limit})"
     if row["consumers"]:
         return f"{row['consumers']} consumers"
     return "basic.get" if row["gets"] else "none"

@@ -10,22 +10,20 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector.formatting import duration
+from amqpscope.pipelines.called import BY, Called, Select
 from amqpscope.pipelines.model.walk import conform, schema
 from amqpscope.spec import handshakes
 from amqpscope.spec.findings import FIGURES, OPTIONAL, PLACE, SEVERITIES, Rule, RuleError, load
 
 ASKED = ("endpoints", "queues")
 """Tables that are asked besides those that rules name."""
-Select = Callable[[str], list[dict[str, Any]]]
-"""Runs a select over statistics and relations, and returns its rows."""
 _Known = dict[str, "dict[str, Any] | None"]
 """First rows of selects, by their texts."""
 
@@ -56,7 +54,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
     are_ours = rules is None
     rules, empty = (load(), empty) if rules is None else (rules, ())  # what users write is run, so that it is checked
     blind, lossy = _blindness(select)
-    vhosts = _Vhosts(select)
+    called = Called(select)
     found: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
     states: dict[str, dict[str, Any]] = {}
     reason: str | None
@@ -67,7 +65,7 @@ def evaluate(select: Select, rules: Sequence[Rule] | None = None, empty: Collect
         rows = [row for row in _run(select, rule, rule.sql) if row.get("count")] if can_fire else []
         if rows:
             rows.sort(key=_weight)
-            rows[:MOST] = map(vhosts.named, rows[:MOST])
+            rows[:MOST] = [called.named(rule, row) for row in rows[:MOST]]
             things = [_thing(rule, row) for row in rows[:MOST_COMPARED]]
             counts = Counter(things)
             for row, thing in zip(rows[:MOST], things, strict=False):
@@ -169,33 +167,6 @@ def _order(rule: Rule, severity: str, place: int) -> tuple[Any, ...]:
     return rule.party != "capture" or is_note, is_note, place
 
 
-class _Vhosts:
-    """Of queues whose name several virtual hosts have, what is said names the virtual host."""
-
-    def __init__(self, select: Select) -> None:
-        self._select = select
-
-    @cached_property
-    def _names(self) -> set[str]:
-        text = (
-            "select server, queue from queues where vhost <> '' group by server, queue having count(distinct vhost) > 1"
-        )
-        return {row["queue"] for row in self._select(text)}
-
-    @cached_property
-    def _of(self) -> dict[int, str]:
-        """The virtual hosts of connections."""
-        rows = self._select("select connection_id, vhost from endpoints where vhost is not null")
-        return {row["connection_id"]: row["vhost"] for row in rows}
-
-    def named(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return values of a finding with how its queue is called in texts (`said`), where that is not its name."""
-        if not row.get("queue") or row["queue"] not in self._names:
-            return row
-        vhost = row.get("vhost") or self._of.get(row.get("connection_id", -1))
-        return {**row, "said": {"queue": f"{row['queue']} of virtual host {vhost}"}} if vhost else row
-
-
 def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:
     wanted = schema("findings").names
     made = {name: row.get(name) for name in wanted}
@@ -221,7 +192,7 @@ def _thing(rule: Rule, row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what a finding is about: those of one program that say the same but for figures are one thing to mend."""
     if not row.get("client"):
         return None, str(row)
-    alike = {name: replica(str(row[name])) for name in ("client", "consumer_tag") if row.get(name)}
+    alike = {name: replica(str(row[name])) for name in (*BY, "consumer_tag") if row.get(name)}
     text = filled(rule.text, {**row, **row.get("said", {}), **alike}, figures=False)
     return alike["client"], row.get("server"), row.get("severity"), text
 

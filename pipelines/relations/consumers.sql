@@ -76,6 +76,9 @@ ends as (
     group by connection_id, channel, channel_epoch, consumer_tag
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch, k.consumer_tag,
+    -- tags that brokers and clients make up: amq.ctag-..., ctag1.9f3..., of Bunny and of Kombu
+    case when k.consumer_tag like '%ctag%' or k.consumer_tag like 'bunny-%-%' or k.consumer_tag like 'None_'
+        or k.consumer_tag like 'None__' then coalesce(n.client, k.consumer_tag) else k.consumer_tag end as called,
     coalesce(g.queue, t.queue, g.queue_by_key) as queue,
     g.queue is null and t.queue is null and g.queue_by_key is not null as is_by_key,
     case when l.prefetch_count is not null then l.prefetch_count

@@ -1,6 +1,6 @@
 -- One row per publish or request that the broker answered after more than a second and ten round trips, though nothing
--- that the capture shows stopped it meanwhile: no block, closed window, full link or retransmission, and no late confirm a
--- request.
+-- that the capture shows stopped it meanwhile: no block, closed window, full link, retransmission or stall of the broker,
+-- and no late confirm a request.
 -- None without rows of endpoints.
 with waits as (
     select c.connection_id, 'publish' as asked, cast(null as string) as request, c.publish_frame_no as frame_no,
@@ -23,6 +23,8 @@ stops as (
     union all
     select connection_id, start_ts_ns, end_ts_ns from tcp_delays
     where kind = 'full-link' or (kind = 'retransmission' and duration_ns >= 100000000)
+    union all
+    select n.connection_id, s.since_ts_ns, s.until_ts_ns from stalls s join endpoints n on s.server = n.server
 ),
 moments as (
     -- stops where they begin, waits where they end; at one time the wait is first

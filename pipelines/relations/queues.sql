@@ -157,7 +157,7 @@ given as (
             count(*) filter (where (s.outcome = 'nack' or s.outcome = 'reject') and s.requeue) as requeued,
             count(*) filter (where s.outcome = 'none') as unsettled,
             -- the broker takes back what a consumer that broke off has not settled
-            count(*) filter (where s.outcome = 'none' and (s.ended_by = 'recover'
+            count(*) filter (where s.outcome = 'none' and (s.ended_by = 'recover' or s.ended_by = 'channel-close'
                 or (s.ended_by = 'connection-close' and n.ending <> 'closed'))) as returned
         from settlements s join endpoints n on s.connection_id = n.connection_id
         where s.queue is not null
@@ -204,7 +204,7 @@ medians as (
 ),
 readers as (
     select server, coalesce(vhost, '') as vhost, queue, count(*) as consumers, max(prefetch) as prefetch,
-        min(consumer_tag) as consumer_tag, min(client) as client
+        min(consumer_tag) as consumer_tag, min(called) as called, min(client) as client
     from consumers where queue is not null group by server, coalesce(vhost, ''), queue
 ),
 polled as (
@@ -241,6 +241,13 @@ scattered as (
     from queues q join clusters c on q.server = c.server
     group by q.vhost, q.queue
     having count(*) > 1 and count(distinct c.cluster_name) < count(*)
+),
+-- nobody knows the virtual host of connections that began before the capture
+elsewhere as (
+    select k.server, k.queue
+    from (select server, queue from queues where vhost = '') k
+    join (select server, queue from queues where vhost <> '') o on k.server = o.server and k.queue = o.queue
+    group by k.server, k.queue
 )
 select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.capture as declared_capture,
     d.max_length, d.max_length_bytes, d.overflow, d.message_ttl_ms, d.dead_letter_exchange, d.queue_type,
@@ -253,7 +260,7 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
             and coalesce(y.returns, 0) <= coalesce(r.ins, 0) - coalesce(g.outs, 0)
         then coalesce(r.ins, 0) - coalesce(f.nacked, 0) - coalesce(y.returns, 0) else cast(null as bigint) end as ins,
     coalesce(g.outs, 0) as outs,
-    case when z.queue is null and x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null
+    case when z.queue is null and x.rows is null and b.queue is null and l.server is null and i.queue is null and y.queue is null and t.queue is null
             and coalesce(r.unsure, 0) = 0 and r.ins is not null and coalesce(g.outs, 0) <= r.ins - coalesce(f.nacked, 0) and coalesce(e.deletes, 0) = 0
             and (e.purged_ts_ns is null or e.purged_ts_ns < r.first_ts_ns)
             -- nor did it drop messages unseen: by age, by bytes, at its head, or at a limit of deliveries
@@ -264,7 +271,7 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
         then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0)
             + case when g.given_back > 0 then g.given_back else 0 end else cast(null as bigint) end as left_over,
     m.wait_p50_ns, s.wait_min_ns, s.wait_max_ns, coalesce(s.waits, 0) as waits,
-    coalesce(c.consumers, 0) as consumers, c.consumer_tag, c.client, c.prefetch,
+    coalesce(c.consumers, 0) as consumers, c.consumer_tag, c.called, c.client, c.prefetch,
     coalesce(f.nacked, 0) as nacked, coalesce(g.rejected, 0) as rejected, coalesce(g.requeued, 0) as requeued,
     coalesce(g.redelivered, 0) as redeliveries, coalesce(g.gets, 0) as gets, coalesce(g.unsettled, 0) as unsettled,
     coalesce(p.polls, 0) as polls, coalesce(p.empty_gets, 0) as empty_gets, coalesce(e.deletes, 0) > 0 as deleted
@@ -285,3 +292,4 @@ left join feeding w on q.server = w.server and q.vhost = w.vhost
 left join lost l on q.server = l.server and q.vhost = l.vhost
 left join died i on q.server = i.server and q.vhost = i.vhost and q.queue = i.queue
 left join scattered z on q.vhost = z.vhost and q.queue = z.queue
+left join elsewhere t on q.server = t.server and q.queue = t.queue

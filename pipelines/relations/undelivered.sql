@@ -40,6 +40,17 @@ died as (
     from deaths d join endpoints n on d.connection_id = n.connection_id
     group by n.server, coalesce(n.vhost, ''), d.queue
 ),
+ranked as (
+    -- what came first does not go first
+    select c.server, c.vhost, c.queue
+    from changes c join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
+    where o.arguments like '%"x-max-priority"%' group by c.server, c.vhost, c.queue
+),
+passed as (
+    select n.server, coalesce(n.vhost, '') as vhost, t.queue, max(t.publish_ts_ns) as ts_ns
+    from transits t join endpoints n on t.deliver_connection_id = n.connection_id
+    where t.queue is not null group by n.server, coalesce(n.vhost, ''), t.queue
+),
 fed as (
     select server, coalesce(vhost, '') as vhost, queue, min(first_ts_ns) as first_ts_ns, max(last_ts_ns) as last_ts_ns
     from topology where edge = 'route' group by server, coalesce(vhost, ''), queue
@@ -52,7 +63,7 @@ select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages,
             or q.max_expiration_ms < q.message_ttl_ms) then q.max_expiration_ms
         when q.message_ttl_ms > 0 then q.message_ttl_ms end as life_ms, q.requests, q.dead_letter_exchange,
     d.queue is not null as died, q.consumers, q.polls, q.client, q.declared_packet, q.declared_capture,
-    f.first_ts_ns, f.last_ts_ns, k.last_ts_ns as until_ts_ns
+    f.first_ts_ns, f.last_ts_ns, case when r.queue is null then z.ts_ns end as passed_ts_ns, k.last_ts_ns as until_ts_ns
 from queues q
 join covered k on q.server = k.server
 join declared e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
@@ -61,6 +72,8 @@ left join emptied p on q.queue = p.queue
 left join doubted x on q.server = x.server
 left join unnamed u on q.queue = u.queue
 left join taken t on q.queue = t.queue
+left join ranked r on q.server = r.server and q.vhost = r.vhost and q.queue = r.queue
+left join passed z on q.server = z.server and q.vhost = z.vhost and q.queue = z.queue
 left join died d on q.server = d.server and q.vhost = d.vhost and q.queue = d.queue
 where q.ins > q.outs and u.queue is null and coalesce(q.queue_type, '') <> 'stream'
     and p.queue is null and x.server is null and (t.queue is null or (t.one = q.server and t.other = q.server))

@@ -87,6 +87,43 @@ def test_a_sender_that_is_ahead_of_its_bytes_shows_that_they_were_lost() -> None
     assert found(tape) == [(False, "retransmission", n + 2, None, 40, 201 * MS)]
 
 
+LEFT_OUT = 60_000
+"""Where numbers begin that say how many are left out."""
+
+
+def numbered(tape: Tape, ttl: int) -> Tape:
+    """Number the packets of each side one by one."""
+    last: dict[bytes, int] = {}
+    for at, packet in enumerate(tape.packets):
+        side, number = packet.data[26:30], int.from_bytes(packet.data[18:20])
+        last[side] = last.get(side, 100) + 1 + max(number - LEFT_OUT, 0)
+        data = packet.data[:18] + last[side].to_bytes(2) + packet.data[20:22] + bytes([ttl]) + packet.data[23:]
+        tape.packets[at] = Packet(packet.ts_ns, data)
+    return tape
+
+
+def leave_out(tape: Tape, numbers: int) -> None:
+    """Let the sender of the last packet have sent so many before it that were lost."""
+    data = tape.packets[-1].data
+    tape.packets[-1] = Packet(tape.packets[-1].ts_ns, data[:18] + (LEFT_OUT + numbers).to_bytes(2) + data[20:])
+
+
+@pytest.mark.parametrize("case", ["lost", "none left out", "no pause", "many", "owes", "Windows", "few before"])
+def test_a_number_left_out_before_a_pause_shows_a_loss(case: str) -> None:
+    tape = begun() if case != "few before" else Tape().play(handshake()[:2])
+    for _ in range(8):
+        tape.send(CLIENT, b"x" * 20)
+        tape.segment(SERVER)
+    if case == "owes":
+        tape.send(SERVER, b"x" * 20)
+    tape.send(CLIENT, b"x" * 30)
+    late(tape, 30 if case == "no pause" else 350)
+    leave_out(tape, {"none left out": 0, "many": 9}.get(case, 2))
+    n = len(tape.packets)
+    made = found(numbered(tape, 128 if case == "Windows" else 64))
+    assert made == ([(True, "retransmission", n, None, 30, 200 * MS)] if case == "lost" else [])
+
+
 def test_keep_alives_are_no_event() -> None:
     tape = begun()
     tape.segment(CLIENT, b"\0", seq=tape.next[CLIENT] - 1)

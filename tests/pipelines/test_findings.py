@@ -26,8 +26,23 @@ from tests.captures.damage.recordings import Recording
 from tests.captures.damage.ways import two_points_in_one
 from tests.dissector.builders import Packet, pcap
 from tests.dissector.paths import NetworkPath
-from tests.dissector.wire import ACK, CLIENT, FIN, RST, SERVER, Tape, deliver, handshake, method, opening, publish, raw
+from tests.dissector.wire import (
+    ACK,
+    CLIENT,
+    FIN,
+    RST,
+    SERVER,
+    SYN,
+    Tape,
+    deliver,
+    handshake,
+    method,
+    opening,
+    publish,
+    raw,
+)  # fmt: skip
 from tests.pipelines.analyzed import HEALTHY, findings, folder_of, related, statistics, walked
+from tests.pipelines.conversations import later
 from tests.tickets import FOLDER as TICKETS
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -711,6 +726,32 @@ def test_a_few_held_writes_do_not_excuse_waiting_for_each_confirm(tmp_path: Path
 def test_a_loss_does_not_change_how_fast_it_could_publish(tmp_path: Path) -> None:
     (row,) = analyzed(one_at_a_time(30, 0, lost=True), tmp_path, "pub-sync")
     assert "20.1 ms each, so 50/s at most" in row["text"]
+
+
+def seen_at_the_broker(turn: float, halts: int = 0) -> list[Packet]:
+    """Publishes over a round trip of 60 ms, each confirmed at once; the next comes after a turn, or after 0.4 s."""
+    tape = Tape(syn=False)
+    tape.segment(CLIENT, seq=tape.isn[0], flags=SYN, ack=0)
+    tape.segment(SERVER, seq=tape.isn[1], flags=SYN | ACK)
+    later(tape, 0.059).segment(CLIENT)
+    tape.play([*handshake(), *opening(1)])
+    tape.play([(CLIENT, method(commands.Confirm.Select())), (SERVER, method(commands.Confirm.SelectOk()))])
+    for tag in range(1, 41):
+        later(tape, 0.4 if tag <= halts else turn).play(
+            [(CLIENT, b"".join(publish())), (SERVER, method(commands.Basic.Ack(delivery_tag=tag)))]
+        )
+    return tape.packets
+
+
+def test_who_waits_for_each_confirm_far_from_the_capture(tmp_path: Path) -> None:
+    """It publishes again when the confirm has gone one way and the publish come the other; losses make some late."""
+    for halts in (0, 6):
+        packets = seen_at_the_broker(0.059, halts)
+        (row,) = analyzed(packets, tmp_path, "pub-sync")
+        assert "most of that is the way to the broker" in row["text"]
+        (spent,) = related(walked(tmp_path / "made.pcap"), "time_spent")
+        assert spent["network_ns"] >= 40 * 59_000_000
+    assert analyzed(seen_at_the_broker(0.1), tmp_path, "pub-sync") == [], "it has a pace of its own"
 
 
 def test_segments_lost_at_once_delay_an_answer_once(tmp_path: Path) -> None:

@@ -505,3 +505,25 @@ def test_copies_of_a_program_are_one_thing(tmp_path: Path) -> None:
     ]
     rows = findings(of_tapes(tmp_path, *tapes), "pub-noconfirm")
     assert sorted((row["client"], row["such"]) for row in rows) == [("mail", 0), ("web-1", 1), ("web-2", 1)]
+
+
+def test_clients_without_names_are_called_by_their_ports(tmp_path: Path) -> None:
+    """Where there are several; they are one thing all the same, if they do the same."""
+
+    def waiting(port: int, begun: bool) -> Tape:
+        tape = begun_before(port, 0.1 * (port - 40000)) if begun else connected(port, 0.1 * (port - 40000), name="app")
+        select = [(CLIENT, method(commands.Confirm.Select())), (SERVER, method(commands.Confirm.SelectOk()))]
+        for number in range(1, 31):
+            tape.play([*(select if number == 1 else []), sent("e", "k", 1)])
+            later(tape, 0.02).play([(SERVER, method(commands.Basic.Ack(number)))])
+        return tape
+
+    def said(*tapes: Tape) -> list[str]:
+        rows = findings(of_tapes(tmp_path, *tapes), "pub-sync")
+        assert {row["such"] for row in rows} == {len(rows) - 1}
+        assert {row["client"] for row in rows} <= {"10.0.0.1", "app"}
+        return sorted(row["text"].split(" waits")[0] for row in rows)
+
+    assert said(waiting(40000, True), waiting(40001, True)) == ["10.0.0.1:40000", "10.0.0.1:40001"]
+    assert said(waiting(40000, True)) == ["10.0.0.1"]
+    assert said(waiting(40000, False), waiting(40001, False)) == ["app", "app"]

@@ -250,3 +250,18 @@ def test_transactions_that_are_waited_for(tmp_path: Path) -> None:
     paused = later(commits(True, False), 45).play([sent("", "q", 1), (CLIENT, method(commands.Tx.Commit()))])
     assert found(tmp_path, paused.play([(SERVER, method(commands.Tx.CommitOk()))])) == {}
     assert found(tmp_path, commits(False, True)) == {}
+
+
+def test_what_a_later_message_passed_has_expired(tmp_path: Path) -> None:
+    """The capture ends sooner than the last message would: what stood before it is gone."""
+
+    def said(*late: Turn, **arguments: Any) -> str:
+        tape = connected(40000, name="app").play([*declare("q", x_message_ttl=60_000, **arguments)])
+        tape.play([sent("", "q", 1, message_id=f"m{number}") for number in range(4)])
+        reader = connected(40001, 0.02, name="reader").play([*consume("q", no_ack=True), *late])
+        return found(tmp_path, closed(tape), closed(reader)).get("con-expired", "")
+
+    passed, first = given("", "q", 1, message_id="m3"), given("", "q", 1, message_id="m0")
+    assert "4 that came, 1 were delivered and 3 expired" in said(passed)
+    assert said(first) == "" and said() == "", "they may wait"
+    assert said(passed, x_max_priority=3) == "", "the last may come first"

@@ -46,6 +46,7 @@ class Side:
     least_ns: int | None = None
     released: tuple[Segment, int] | None = None  # a late acknowledgement of all that was sent, and how late
     ttl: int | None = None
+    numbers: list[tuple[int, int, int]] = field(default_factory=list)  # of packets, when, what the other end had sent
     near_ns: int | None = None  # from the capture to this end and back
 
     @property
@@ -111,6 +112,8 @@ def take(mine: Side, theirs: Side, ip: Any, packet: Any, rtt_ns: int) -> list[Ev
         theirs.acked = acked
         while len(theirs.sent) > REMEMBERED and theirs.sent[0].end <= acked:
             theirs.sent.pop(0)
+    if not tcp.flags & dpkt.tcp.TH_RST and not is_copy and mine.sent:
+        found += of_number(mine, theirs, ip, segment, rtt_ns)
     if size and not tcp.flags & dpkt.tcp.TH_RST and not is_copy:
         found += of_bytes(mine, theirs, segment, rtt_ns)
         if segment.end > mine.top:
@@ -154,6 +157,28 @@ def of_ack(theirs: Side, tcp: Any, segment: Segment, acked: int) -> list[Event]:
         theirs.released = segment, took
     event = {"kind": "delayed-ack", "packet": segment.number, "of_packet": last.number}
     return [event | {"bytes": acked - theirs.acked, "late_ns": took}]
+
+
+def of_number(mine: Side, theirs: Side, ip: Any, segment: Segment, rtt_ns: int) -> list[Event]:
+    """Packets of one end are numbered one by one: is one missing before bytes that come after a pause?"""
+    if not isinstance(ip, dpkt.ip.IP) or not ip.id:
+        mine.numbers.clear()
+        return []
+    found: list[Event] = []
+    before = mine.numbers
+    mine.numbers = [*before[-9:], (ip.id, segment.ts_ns, theirs.top if theirs.acked >= theirs.top else -1)]
+    if before:
+        left_out = (ip.id - before[-1][0]) % 65536 - 1
+        pause = segment.ts_ns - before[-1][1]
+        is_late = pause >= max(100_000_000, 2 * rtt_ns) and segment.end > segment.begin == mine.top
+        if left_out and len(before) >= 9 and left_out in range(1, 5) and ip.ttl <= 64 and is_late:
+            if before[-1][2] == theirs.top:
+                event = {"kind": "retransmission", "packet": segment.number, "of_packet": None}
+                found.append(event | {"bytes": segment.end - segment.begin, "late_ns": min(pause, 200_000_000)})
+                return found
+        if left_out:
+            mine.numbers = mine.numbers[-1:]
+    return found
 
 
 def of_bytes(mine: Side, theirs: Side, segment: Segment, rtt_ns: int) -> list[Event]:

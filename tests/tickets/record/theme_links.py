@@ -39,6 +39,19 @@ class Narrow(FarLink):
                     os.write(device, packets.popleft()[1])
 
 
+class LosesTails(FarLink):
+    """A link of 20 ms each way that loses the last packet of each fourth large message of the server."""
+
+    def __init__(self, each: int) -> None:
+        self._each, self._seen = each, 0
+        super().__init__()
+
+    def _carries(self, packet: bytes, device: int) -> bool:
+        ends_one = packet[33] & 8 and 400 < len(packet) < 1400 and device == self._server_device
+        self._seen += bool(ends_one)
+        return not (ends_one and self._seen % self._each == 0)
+
+
 def _send(play: Play, link: FarLink, client: str, bursts: int, count: int, size: int, pause: float = 0.0) -> None:
     """A client publishes in bursts, each without waiting for confirms, and waits for them at its end."""
     with far_broker(link) as far, play.sniff(interface="shaky"):
@@ -96,3 +109,27 @@ def longer_path(play: Play) -> None:
             time.sleep(0.01)
         sender.wait()
         sender.close()
+
+
+def _fetch(play: Play, each: int) -> None:
+    """A branch office works off messages of three packets, over a way of 20 ms."""
+    feeder = play.publisher("feeder")
+    feeder.publish(key=play.name, body="p" * 3_500, repeat=32)
+    feeder.wait()
+    with far_broker(LosesTails(each)) as far, play.sniff(interface="shaky"):
+        reader = play.worker("branch", prefetch=1, host=far)
+        for _ in range(32):
+            reader.ack(tag=reader.take(seconds=5)["tag"])
+        reader.close()
+
+
+@tickets(*ALL)
+def loses_tails(play: Play) -> None:
+    """The last packet of some is lost: nothing in the capture is there twice, or in another order."""
+    _fetch(play, 4)
+
+
+@tickets(*TWO)
+def loses_nothing(play: Play) -> None:
+    """All of them arrive."""
+    _fetch(play, 1000)
