@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import (
     ACCEPTED,
@@ -142,5 +143,6 @@ def close(of: Outstanding) -> bool:
     for account in range(2 * channels[3][0]):
         if not drain(account, rows[account // 2, SE.OUTLIVES], of):
             return False
-    ss.forget(of.sessions)
+    empty(channels[1], rows, SE.KEY, SE.KEY, channels[3][0])
+    channels[3][0] = 0
     return True
