@@ -33,7 +33,6 @@ from amqpscope.pipelines.amqp010.commands import (
     finish,
     mark,
     outcome_of,
-    queue_of,
     report,
     roll_back,
     settle,
@@ -164,7 +163,7 @@ def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
                 settle(batch, i, slot, ACK, of)
             else:
                 lg.remove(of.ledger, accounts, slot)
-                finish(of, identity, COMMITTING, NONE, -1, GAP, ts, -1, 0, queue_of(extra), 0)
+                finish(of, identity, extra, NONE, -1, GAP, ts, -1, 0, 0)
         slot = following
     rows[row, SE.COMMIT] = -1
     return True

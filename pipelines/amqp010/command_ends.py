@@ -33,7 +33,6 @@ from amqpscope.pipelines.amqp010.commands import (
     Batch,
     Outstanding,
     finish,
-    queue_of,
     settle_held,
 )  # fmt: skip
 from amqpscope.pipelines.amqp010.sessions import PERHAPS, RESUMED, SE
@@ -129,7 +128,7 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
             branch = extra >> BRANCH_BITS
             if branch != 0 and branch != rows[row, SE.BRANCH]:  # another session may end it
                 outcome = UNKNOWN
-        finish(of, slots[slot, SL.ROW], kind, outcome, -1, by, ts, -1, 0, queue_of(extra), goes_on)
+        finish(of, slots[slot, SL.ROW], extra, outcome, -1, by, ts, -1, 0, goes_on)
         following = lg.following(of.ledger, slot)
         lg.remove(of.ledger, accounts, slot)
         slot = following

@@ -156,20 +156,21 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     events, more, _ = batch
     (accounts, _, _, _), _ = of.sessions
     side, number, identity = events[i, EV.FROM_CLIENT], events[i, EV.NUMBER], more[i, MORE.IDENTITY]
-    role, mode, queue = more[i, MORE.ROLE], more[i, MORE.MODE], more[i, MORE.QUEUE]
+    role, mode = more[i, MORE.ROLE], more[i, MORE.MODE]
     kind = REQUEST
     if role == TRANSFER and side == CLIENT:
         kind = QUIET if mode == 1 else PUBLISH
     elif role == TRANSFER:
-        kind = UNSURE if mode < 0 else SEEN if more[i, MORE.ACQUIRE] == 1 else DELIVERY
+        kind = UNSURE if mode < 0 else SEEN if more[i, MORE.ACQUIRE] == 1 and mode != 1 else DELIVERY
     elif role >= PREPARE_BRANCH and side == CLIENT:
         kind = PREPARING + role - PREPARE_BRANCH
+    extra = kind | ((more[i, MORE.QUEUE] + 1) << QUEUE_BITS)
     if role == TRANSFER and side == SERVER and mode == 1:  # nothing is to be accepted
-        finish(of, identity, DELIVERY, AUTO, -1, ANSWERED, -1, -1, 0, queue, 0)
+        finish(of, identity, extra, AUTO, -1, ANSWERED, -1, -1, 0, 0)
         return True
     if number < 0:
         outcome = SILENT if kind == QUIET else UNKNOWN if kind == SEEN or kind == UNSURE else NONE
-        finish(of, identity, kind, outcome, -1, GAP, events[i, EV.TS], -1, 0, queue, 0)
+        finish(of, identity, extra, outcome, -1, GAP, events[i, EV.TS], -1, 0, 0)
         more[i, MORE.SLOT] = -2
         return True
     ch.note_floor(of.sessions[0], account, of.conn, 1 - side)
@@ -180,14 +181,14 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     if slot == -1:
         return False
     if slot < 0:
-        finish(of, identity, kind, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, queue, 0)
+        finish(of, identity, extra, NONE, -1, EVICTED, events[i, EV.TS], -1, 0, 0)
         more[i, MORE.SLOT] = -2
         return True
     if slots[slot, SL.ROW] < 0:
         slots[slot, SL.ROW] = identity
         slots[slot, SL.FRAME] = events[i, EV.ORDER]
         branch = more[i, MORE.BRANCH] if kind > REQUEST else 0
-        slots[slot, SL.EXTRA] = kind | ((queue + 1) << QUEUE_BITS) | (branch << BRANCH_BITS)
+        slots[slot, SL.EXTRA] = extra | (branch << BRANCH_BITS)
         more[i, MORE.SLOT] = slot
     return True
 

@@ -52,6 +52,7 @@ with a command of unknown id, or may have in a gap; any other command that asks.
 of a distributed transaction."""
 KIND = (1 << 4) - 1
 SEVERAL_BIT, QUEUE_BITS, BRANCH_BITS = 1 << 4, 5, 32
+QUEUES = (1 << (BRANCH_BITS - QUEUE_BITS)) - 1
 """SL.EXTRA has the kind in KIND, whether several were accepted with it, the number of a queue, by one more, and the
 branch of a distributed transaction: that in which a delivery was accepted, or which a command ends; 0: none."""
 NONE, ACK, NACK, REFUSED, AUTO, UNKNOWN, OK, ERROR, SILENT = range(9)
@@ -201,7 +202,7 @@ def settle(batch: Batch, i: int, slot: int, outcome: int, of: Outstanding) -> No
     lg.remove(of.ledger, of.sessions[0][0], slot)
     code = more[i, MORE.CODE] if outcome >= NACK else -1
     answered = more[i, MORE.IDENTITY] if outcome != AUTO else -1
-    finish(of, identity, kind, outcome, answered, ANSWERED, -1, code, several, queue_of(extra), 0)
+    finish(of, identity, extra, outcome, answered, ANSWERED, -1, code, several, 0)
 
 
 @kernel
@@ -210,13 +211,7 @@ def settle_held(of: Outstanding, slot: int) -> None:
     extra, identity = of.ledger[1][slot, SL.EXTRA], of.ledger[1][slot, SL.ROW]
     lg.remove(of.ledger, of.sessions[0][0], slot)
     several = 1 if extra & SEVERAL_BIT else 0
-    finish(of, identity, HELD, ACK, of.accepts[slot, AT.ID], ANSWERED, -1, -1, several, queue_of(extra), 0)
-
-
-@kernel
-def queue_of(extra: int) -> int:
-    """Return the number of a queue in SL.EXTRA; -1 for none."""
-    return ((extra >> QUEUE_BITS) & ((1 << (BRANCH_BITS - QUEUE_BITS)) - 1)) - 1
+    finish(of, identity, extra, ACK, of.accepts[slot, AT.ID], ANSWERED, -1, -1, several, 0)
 
 
 @kernel
@@ -235,19 +230,19 @@ def report(of: Outstanding, session: int, side: int, more: Array, i: int, lower:
 
 @kernel
 def finish(
-    of: Outstanding, row: int, kind: int, outcome: int, answer: int, by: int, end_ts: int, code: int, multiple: int,
-    queue: int, session: int,
+    of: Outstanding, row: int, extra: int, outcome: int, answer: int, by: int, end_ts: int, code: int, multiple: int,
+    session: int,
 ) -> None:  # fmt: skip
-    """Write a row of `out`: it has eleven parameters because a row has ten columns."""
+    """Write a row of `out` for what has this SL.EXTRA."""
     out, at = of.out, of.state[ST.OUT]
     out[at, OUT.ROW] = row
-    out[at, OUT.KIND] = kind
+    out[at, OUT.KIND] = extra & KIND
     out[at, OUT.OUTCOME] = outcome
     out[at, OUT.ANSWER] = answer
     out[at, OUT.BY] = by
     out[at, OUT.END_TS] = end_ts
     out[at, OUT.CODE] = code
     out[at, OUT.MULTIPLE] = multiple
-    out[at, OUT.QUEUE] = queue
+    out[at, OUT.QUEUE] = ((extra >> QUEUE_BITS) & QUEUES) - 1
     out[at, OUT.SESSION] = session
     of.state[ST.OUT] = at + 1

@@ -31,13 +31,14 @@ from amqpscope.pipelines.amqp010.commands import (
     OUT,
     OUTCOMES,
     PUBLISH,
+    QUEUE_BITS,
+    QUEUES,
     QUIET,
     REFUSED,
     REQUEST,
     ROLES,
     SILENT,
     Batch,
-    queue_of,
 )  # fmt: skip
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.amqp010.session_walk import LIMIT, SessionWalk
@@ -100,7 +101,7 @@ class SessionStatistics(SessionWalk):
         self.queues = Queues()
 
     def _batch(self, events: Events, at: Ints) -> Batch:
-        self.queues.names.prune(self.queues.queues, queue_of(self.ledger[1][:, SL.EXTRA]))
+        self.queues.names.prune(self.queues.queues, (self.ledger[1][:, SL.EXTRA] >> QUEUE_BITS & QUEUES) - 1)
         batch = batch_of(events, at, self.messages.base, ROLES)
         describe(batch, events, at, self.queues)
         return batch

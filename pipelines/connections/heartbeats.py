@@ -209,6 +209,7 @@ def listen(
                 signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:
             word = events[i, EV.WHAT]
+            is_gap = source == ANOMALIES and word == _GAP
             if FIRST_FRAMES <= source < MESSAGES:
                 if agrees[i] and span[SPAN.AGREED] == 0:  # silence counts from now on
                     span[SPAN.AGREED] = 1
@@ -219,24 +220,17 @@ def listen(
                 if events[i, EV.CLOSES] == 1 and span[SPAN.CLOSED] == 0:
                     span[SPAN.CLOSED] = 1
                     span[SPAN.END] = events[i, EV.TS]
-                hear(span, signs, events, i, False)
-            elif source == ANOMALIES and word in (_GAP, _SKIPPED):
-                hear(span, signs, events, i, word == _GAP)
+            elif not is_gap and not (source == ANOMALIES and word == _SKIPPED):
+                continue
+            side, first, last = events[i, EV.FROM_CLIENT], events[i, EV.FIRST_TS], events[i, EV.TS]
+            # A sign of life. The time of a gap is unknown, so no silence ends or begins with it.
+            if not is_gap and signs[side, SIGN.LOST] == 0:
+                note_silence(span, signs, side, first if first >= 0 else last)
+            if not is_gap:
+                signs[side, SIGN.HEARD] = 1
+            signs[side, SIGN.LOST] = 1 if is_gap else 0
+            signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], last)
     return count
-
-
-@kernel
-def hear(span: Array, signs: Array, events: Array, i: int, is_gap: bool) -> None:
-    """Note a sign of life. The time of a gap is unknown, so no silence ends or begins with it."""
-    side = events[i, EV.FROM_CLIENT]
-    first = events[i, EV.FIRST_TS]
-    last = events[i, EV.TS]
-    if not is_gap and signs[side, SIGN.LOST] == 0:
-        note_silence(span, signs, side, first if first >= 0 else last)
-    if not is_gap:
-        signs[side, SIGN.HEARD] = 1
-    signs[side, SIGN.LOST] = 1 if is_gap else 0
-    signs[side, SIGN.LATEST] = max(signs[side, SIGN.LATEST], last)
 
 
 @kernel

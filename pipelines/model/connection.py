@@ -185,10 +185,3 @@ def first_gap(conn: Array, gaps: Array, side: int, frame: int) -> int:
         else:
             low = middle + 1
     return 2 * low + side if low < conn[CONN.SERVER_GAPS + side] else -1
-
-
-@kernel
-def may_lack(conn: Array, gaps: Array, side: int, after: int, before: int) -> bool:
-    """Return whether frames of a side may be missing between two frames."""
-    row = first_gap(conn, gaps, side, after)
-    return bool(row >= 0 and gaps[row, GAP_SINCE] < before)

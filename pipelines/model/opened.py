@@ -12,7 +12,7 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model.connection import CONN, GAP_TS
+from amqpscope.pipelines.model.connection import CONN, GAP_SINCE, GAP_TS
 from amqpscope.pipelines.model.events import ANOMALIES, EV, Events
 from amqpscope.pipelines.model.unanswered import Lost, Scope, unanswered
 
@@ -133,9 +133,8 @@ class Opened:
 
     def may_lack(self, side: int, after: int, before: int) -> bool:
         """Return whether frames of a side may be missing between two frames, as far as seen so far."""
-        if self._mark <= self._now:
-            self._note_now()
-        return self._conn[CONN.SERVER_GAPS + side] > 0 and cn.may_lack(self._conn, self._views, side, after, before)
+        gap = self.first_gap(side, after)
+        return bool(gap >= 0 and self._views[gap, GAP_SINCE] < before)
 
     def unanswered(self, side: int, frame: int, scope: Scope, own: Lost, closes: int = 0) -> tuple[int, int]:
         """Return why a side did not answer a frame, and when that was certain (`unanswered.unanswered`)."""

@@ -21,7 +21,6 @@ from amqpscope.pipelines.model.connection import (
     GAP_TS,
     first_gap,
     is_missing,
-    may_lack,
 )
 
 ENDED_BY = (
@@ -86,7 +85,8 @@ def unanswered(
         at = conn[CONN.SERVER_CLOSE + who] if whole == 1 else scope[who]
         ts = conn[CONN.SERVER_CLOSE_TS + who] if whole == 1 else scope[2 + who]
         if 0 <= at < frame:
-            if whole == 0 and (at < scope[4] < frame or may_lack(conn, gaps, CLIENT, at, frame)):
+            gap = first_gap(conn, gaps, CLIENT, at) if whole == 0 else -1
+            if whole == 0 and (at < scope[4] < frame or (gap >= 0 and gaps[gap, GAP_SINCE] < frame)):
                 return GAP, -1  # the scope was opened again in it
             if who == side and at < heard:
                 heard, heard_ts = at, ts

@@ -43,7 +43,6 @@ from amqpscope.pipelines.stream.publishing_ids import (
     enter,
     found,
     leave,
-    oldest,
     settle_all,
 )  # fmt: skip
 from amqpscope.pipelines.stream.streams import IDS
@@ -178,8 +177,11 @@ def publish(events: Array, more: Array, i: int, publisher: int, of: Outstanding)
             waiting[last, WAIT.RANK] = more[i, MORE.RANK]
         return
     if counts[CT.LIVE] >= of.state[ST.LIMIT]:
-        row = oldest(waiting, counts)
-        if row >= 0 and waiting[row, WAIT.FRAME] < frame:
+        row = counts[CT.OLDEST]
+        while row < counts[CT.ROWS] and waiting[row, WAIT.OPENER] < 0:
+            row += 1
+        counts[CT.OLDEST] = row
+        if row < counts[CT.ROWS] and waiting[row, WAIT.FRAME] < frame:
             finish(of, row, UNANSWERED, -1, -1, -1, EVICTED, events[i, EV.TS], pb.UNKNOWN)
     row = counts[CT.ROWS]
     if row == 0 or waiting[row - 1, WAIT.FRAME] != frame:

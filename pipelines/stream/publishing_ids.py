@@ -104,16 +104,6 @@ def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
 
 
 @kernel
-def oldest(waiting: Array, counts: Array) -> int:
-    """Return the first outstanding row; -1: none."""
-    row = counts[CT.OLDEST]
-    while row < counts[CT.ROWS] and waiting[row, WAIT.OPENER] < 0:
-        row += 1
-    counts[CT.OLDEST] = row
-    return row if row < counts[CT.ROWS] else -1
-
-
-@kernel
 def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> int:
     """Drop answered rows among these, and move the others up to `kept`; return the number of rows there then.
 

@@ -97,26 +97,26 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
     `seen` is 0 if the time of the end is unknown.
     """
     consumers, _, prefetch = own
-    pf.closed(prefetch, 2 * account, identity, ts, seen)
-    if identity >= 0:
-        prefetch[0][2 * account, pf.WIN.LIMIT] = 0
-    each = consumers[3][account, CHAN.CONSUMER]
-    while each >= 0:
-        pf.closed(prefetch, 2 * each + 1, identity, ts, seen)
+    window, each = 2 * account, consumers[3][account, CHAN.CONSUMER]
+    while window >= 0:
+        pf.closed(prefetch, window, identity, ts, seen)
         if identity >= 0:
-            prefetch[0][2 * each + 1, pf.WIN.LIMIT] = 0
-        each = consumers[0][each, CONS.AFTER_IT]
+            prefetch[0][window, pf.WIN.LIMIT] = 0
+        window = 2 * each + 1 if each >= 0 else -1
+        each = consumers[0][each, CONS.AFTER_IT] if each >= 0 else -1
 
 
 @called
 def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
     """Note that deliveries up to a frame may have been settled, none before `ts`; -1: in a gap, before as well."""
     consumers, _, prefetch = own
-    pf.unsure(prefetch, 2 * account, frame, ts)
-    each = consumers[3][account, CHAN.CONSUMER]
-    while each >= 0:
-        pf.unsure(prefetch, 2 * each + 1, frame, ts)
-        each = consumers[0][each, CONS.AFTER_IT]
+    window, each = 2 * account, consumers[3][account, CHAN.CONSUMER]
+    while window >= 0:
+        pf.closed(prefetch, window, -1, ts, 0)
+        prefetch[0][window, pf.WIN.COUNT] = 0
+        prefetch[0][window, pf.WIN.SINCE] = frame
+        window = 2 * each + 1 if each >= 0 else -1
+        each = consumers[0][each, CONS.AFTER_IT] if each >= 0 else -1
 
 
 @kernel

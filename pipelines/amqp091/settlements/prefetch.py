@@ -85,15 +85,6 @@ def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int,
     windows[window, WIN.EPOCH] = epoch
 
 
-@called
-def unsure(prefetch: Prefetch, window: int, frame: int, ts: int) -> None:
-    """Note that acknowledgements may be lost before a frame: a wait went on until `ts`; -1: if there was one."""
-    windows, _, _ = prefetch
-    closed(prefetch, window, -1, ts, 0)
-    windows[window, WIN.COUNT] = 0
-    windows[window, WIN.SINCE] = frame
-
-
 @kernel
 def delivered(prefetch: Prefetch, window: int, identity: int, ts: int) -> None:
     """Count a delivery that must be settled."""

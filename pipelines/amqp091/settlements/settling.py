@@ -195,7 +195,12 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
         work[account, TX.MODE] = SELECTED if word == ON_SELECT else PLAIN
     elif word == ON_COMMIT or word == ON_TX_ROLLBACK:
         work[account, TX.MODE] = SELECTED
-        tx.ask(transactions, account, 1 if word == ON_COMMIT else 0, events[i, EV.ORDER])
+        each = take(asked, ASKED.NEXT, transactions[3], ASKED_FREE, ASKED_USED)
+        asked[each, ASKED.COMMITS] = 1 if word == ON_COMMIT else 0
+        asked[each, ASKED.FRAME] = events[i, EV.ORDER]
+        asked[each, ASKED.FIRST] = work[account, TX.OPEN]
+        work[account, TX.OPEN] = -1
+        append_row(asked, each, ASKED.NEXT, work, account, TX.ASKED, TX.ASKED_LAST)
     else:
         commits = 1 if word == ON_COMMIT_OK else 0
         while work[account, TX.ASKED] >= 0:

@@ -20,8 +20,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called
-from amqpscope.dissector.kernels.pool import append_row
-from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, give, take
+from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, give
 from amqpscope.pipelines.model.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
@@ -92,18 +91,6 @@ def free(state: Transactions, each: int) -> None:
     _, acts, _, counts = state
     acts[each, ACT.ROW] = -1
     give(acts, ACT.NEXT, counts, FREE, each)
-
-
-@called
-def ask(state: Transactions, account: int, commits: int, frame: int) -> None:
-    """Add a commit or rollback of the acknowledgements since the last one."""
-    work, _, asked, counts = state
-    each = take(asked, ASKED.NEXT, counts, ASKED_FREE, ASKED_USED)
-    asked[each, ASKED.COMMITS] = commits
-    asked[each, ASKED.FRAME] = frame
-    asked[each, ASKED.FIRST] = work[account, TX.OPEN]
-    work[account, TX.OPEN] = -1
-    append_row(asked, each, ASKED.NEXT, work, account, TX.ASKED, TX.ASKED_LAST)
 
 
 @called
