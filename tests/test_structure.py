@@ -20,7 +20,7 @@ MODULES = {
 LONGEST = 450
 PARAMETERS, LINES = 10, 80
 """Of a kernel; one that has more says why: "... because ..."."""
-MARKS = {"kernel", "proven", "called"}
+MARKS = {"kernel", "proven"}
 LONGEST_CELL = 200
 """Of a table in CONTRIBUTING: a row says what a room is for, not all that is in it."""
 

@@ -5,7 +5,7 @@ import numpy as np
 from amqpscope.dissector.fields.text import BACKSLASH, Bytes, copy, utf8_length, write_hex, write_hex_escape
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.integers import unsigned
-from amqpscope.dissector.kernels.kernel import called, i64, kernel, proven, u64
+from amqpscope.dissector.kernels.kernel import i64, kernel, proven, u64
 from amqpscope.dissector.kernels.words import HIGH_BITS, MASK, WORD, part, put_word, word
 
 QUOTE, DOLLAR, COMMA, MINUS, DOT, ZERO, COLON, LETTER_E = (ord(c) for c in '"$,-.0:E')
@@ -154,7 +154,7 @@ def write_integer(data: Bytes, at: int, width: int, signed: bool, out: Bytes, j:
     return write_digits(rest % BILLION, 9, out, j)
 
 
-@called
+@kernel
 def write_decimal(data: Bytes, at: int, width: int, out: Bytes, j: int) -> int:
     """Write scale and number, of 4 or 8 bytes, as Python's `Decimal` does.
 
@@ -218,7 +218,7 @@ def write_uuid(data: Bytes, at: int, out: Bytes, j: int) -> int:
     return j
 
 
-@called
+@kernel
 def write_characters(
     data: Bytes, at: int, end: int, width: int, escapes: Bytes, latin: Ints, out: Bytes, j: int
 ) -> int:

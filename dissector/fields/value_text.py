@@ -17,7 +17,7 @@ from amqpscope.dissector.fields.json_text import (
 )
 from amqpscope.dissector.fields.text import Bytes, Integers
 from amqpscope.dissector.kernels.integers import unsigned
-from amqpscope.dissector.kernels.kernel import called, i64, kernel
+from amqpscope.dissector.kernels.kernel import i64, kernel
 
 _TEXTS = (
     "null", "false", "true", '{"$string":"', '{"$bytes":"', '{"$timestamp":', '{"$decimal":"', "traceparent",
@@ -42,7 +42,7 @@ def _literals() -> Bytes:
 LITERALS = _literals()
 
 
-@called
+@kernel
 def write_rare(
     data: Bytes, at: int, end: int, kind: int, width: int, literals: Bytes, latin: Integers, escapes: Bytes,
     out: Bytes, j: int,
@@ -76,7 +76,7 @@ def write_rare(
     return j + 1
 
 
-@called
+@kernel
 def write_count(data: Bytes, at: int, literals: Bytes, out: Bytes, j: int) -> int:
     """Write the number of items of an array whose items have no bytes; returns where it ends."""
     j = write_integer(data, at + 1, 4, False, out, write_literal(literals, COUNT_OPEN, out, j))
@@ -84,7 +84,7 @@ def write_count(data: Bytes, at: int, literals: Bytes, out: Bytes, j: int) -> in
     return j + 1
 
 
-@called
+@kernel
 def write_hexadecimal(data: Bytes, at: int, end: int, literals: Bytes, opening: int, out: Bytes, j: int) -> int:
     """Write bytes as an object with a text of hexadecimal digits; returns where it ends."""
     j = write_bytes(data, at, end, out, write_literal(literals, opening, out, j))
@@ -93,7 +93,7 @@ def write_hexadecimal(data: Bytes, at: int, end: int, literals: Bytes, opening: 
     return j + 2
 
 
-@called
+@kernel
 def write_ranges(data: Bytes, at: int, end: int, width: int, out: Bytes, j: int) -> int:
     """Write pairs of numbers as lists of two in a list; returns where it ends."""
     out[j] = OPEN_ARRAY

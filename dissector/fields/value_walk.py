@@ -64,7 +64,7 @@ from amqpscope.dissector.fields.value_text import (
     write_rare,
 )
 from amqpscope.dissector.kernels.integers import unsigned
-from amqpscope.dissector.kernels.kernel import called, i64, kernel
+from amqpscope.dissector.kernels.kernel import i64, kernel
 
 DEPTH = 64
 """Levels of tables, arrays and structs, the outermost included."""
@@ -283,7 +283,7 @@ def open_value(
     return at, j + 1
 
 
-@called
+@kernel
 def open_counted(
     data: Bytes, at: int, code: int, forms: Forms, levels: Integers, depth: int, out: Bytes, j: int
 ) -> tuple[int, int]:  # fmt: skip
@@ -316,7 +316,7 @@ def open_counted(
     return at + structs[s, Struct.PACK], j
 
 
-@called
+@kernel
 def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, structs: Integers) -> int:
     """Return what is wrong with what stands before the items of a table, list, array or struct; -1 when nothing is."""
     kind = types[code, Form.KIND]
@@ -341,14 +341,14 @@ def head_problem(data: Bytes, at: int, end: int, code: int, types: Integers, str
     return -1
 
 
-@called
+@kernel
 def is_hollow(data: Bytes, at: int, types: Integers) -> bool:
     """Return whether an array has items that have no bytes, which could be as many as they like."""
     hollow: bool = types[i64(data[at]), Form.BYTES] == 0
     return hollow and unsigned(data, at + 1, 4) > 0
 
 
-@called
+@kernel
 def struct_at(data: Bytes, at: int, structs: Integers) -> int:
     """Return the number of the struct whose class and code are at `at`; -1 when it is unknown."""
     code = unsigned(data, at, 2)
@@ -358,7 +358,7 @@ def struct_at(data: Bytes, at: int, structs: Integers) -> int:
     return -1
 
 
-@called
+@kernel
 def packing_flags(data: Bytes, at: int, width: int) -> int:
     """Return packing flags as one number, that of the first member lowest; all are set where there are none."""
     if width == 0:

@@ -31,10 +31,6 @@ def proven(function: F) -> F:
     return kernel(function)
 
 
-called = kernel
-"""Another name of `kernel`, for long ones that few rows need."""
-
-
 def interpreted_as(stand_in: F) -> Callable[[F], F]:
     """Have a function run instead of a kernel where that is interpreted: it does the same in ways no kernel may."""
 

@@ -34,7 +34,6 @@ from numpy import ndarray
 from amqpscope.dissector.kernels.declared import (
     FLAGS,
     F,
-    called,
     i64,
     interpreted,
     is_declaration,
@@ -46,7 +45,7 @@ from amqpscope.dissector.kernels.declared import (
     u64,
 )
 
-__all__ = ["call", "called", "i64", "kernel", "proven", "specialize", "u64"]
+__all__ = ["call", "i64", "kernel", "proven", "specialize", "u64"]
 
 _ready: dict[tuple[Any, ...], Callable[..., Any]] = {}
 """Compiled kernels as `machine_code.ENTRY`, by function and the types of its arguments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import (
     ACCEPT,
@@ -52,7 +52,7 @@ EFFECTS = ACCEPTED, ROLLED, ROLLED, UNSURE, COMMITTING, ROLLED, UNSURE
 Whether a branch with mixed or unknown results (xa-heurmix, xa-heurhaz) has accepted a delivery is unknown."""
 
 
-@called
+@kernel
 def answer(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply an answer to commands of the other side; return False if there is no room: call it again."""
     events, more, ranges = batch
@@ -146,7 +146,7 @@ def note_done(accounts: Array, account: int, low: int, high: int, last: int) -> 
         accounts[account, DONE_TO] = upper
 
 
-@called
+@kernel
 def commit(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply the completion of tx.commit, which may have been reported in a gap before; return False without room."""
     channels, rows = of.sessions
@@ -197,7 +197,7 @@ def accept(batch: Batch, i: int, row: int, slot: int, kind: int, of: Outstanding
     accepts[slot, AT.FRAME] = events[i, EV.ORDER]
 
 
-@called
+@kernel
 def end_branch(batch: Batch, i: int, request: int, row: int, of: Outstanding) -> bool:
     """Apply the result of a command that ends a branch to what was accepted in it; return False without room."""
     events, more, _ = batch

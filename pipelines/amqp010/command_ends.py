@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import (
@@ -54,7 +54,7 @@ from amqpscope.pipelines.model.unanswered import (
 )
 
 
-@called
+@kernel
 def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply a control that begins, moves or ends a session; return False if there is no room: call it again."""
     events, more, _ = batch
@@ -89,7 +89,7 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     return True
 
 
-@called
+@kernel
 def drain(account: int, outlives: int, of: Outstanding) -> bool:
     """End what is outstanding on an account without an answer; return False if there is no room: call it again."""
     channels, rows = of.sessions
@@ -135,7 +135,7 @@ def drain(account: int, outlives: int, of: Outstanding) -> bool:
     return True
 
 
-@called
+@kernel
 def close(of: Outstanding) -> bool:
     """End the connection; return False if there is no room: call it again."""
     channels, rows = of.sessions

@@ -20,7 +20,7 @@ reported (OUT.SESSION), and so are answers to commands of another connection (`r
 
 from __future__ import annotations
 
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import enter, leave, row_of
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_answers import answer
@@ -193,7 +193,7 @@ def ask(batch: Batch, i: int, account: int, of: Outstanding) -> bool:
     return True
 
 
-@called
+@kernel
 def transact(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     """Apply tx.select, tx.commit or tx.rollback: what was accepted waits for the commit, or is not accepted.
 
@@ -234,7 +234,7 @@ def transact(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     return True
 
 
-@called
+@kernel
 def lose_patience(row: int, of: Outstanding) -> bool:
     """Apply what was held for too long: the session has no transactions. Return False if there is no room."""
     rows, slots = of.sessions[1], of.ledger[1]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import enter, row_of
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import REFUSALS
@@ -169,7 +169,7 @@ def walk(
     return DONE
 
 
-@called
+@kernel
 def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: ss.State, ledger: lg.Ledger) -> None:
     """Remember a command that matters when it is completed: a delivery, or a stop."""
     events, more, _ = batch
@@ -208,7 +208,7 @@ def grant(
     look(batch, i, rows, row, conn, gaps, written, state)
 
 
-@called
+@kernel
 def deliver(
     batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
     sizes: Sizes, written: Written, state: Array,
@@ -239,7 +239,7 @@ def use(rows: Array, row: int, messages: int, size: int) -> None:
         rows[row, BYTES] += size
 
 
-@called
+@kernel
 def completed(
     batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
     written: Written, state: Array,
@@ -269,7 +269,7 @@ def completed(
             slot = following
 
 
-@called
+@kernel
 def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Apply a stop that is completed: the balances are what was granted since, and certain.
 
@@ -291,7 +291,7 @@ def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
     look(batch, i, rows, row, conn, gaps, written, state)
 
 
-@called
+@kernel
 def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Begin or end a wait, after the balances of a subscription changed."""
     events, more, _ = batch

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import enter, table_of
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.model.channels import ACC, OWN_WIDTH, Channels
@@ -112,7 +112,7 @@ def unnamed_at(events: Events, at: Ints) -> Ints:
     return combined([rows[name] for name in _PLACE])
 
 
-@called
+@kernel
 def begin(sessions: State, key: int, attached: int) -> int:
     """Return a new row for a session, for which there must be room; `attached`: its session.attach was seen."""
     (_, table, _, counts), rows = sessions
@@ -124,7 +124,7 @@ def begin(sessions: State, key: int, attached: int) -> int:
     return row
 
 
-@called
+@kernel
 def renew(sessions: State, row: int, attached: int) -> None:
     """Begin a session anew, of which nothing is outstanding."""
     (accounts, _, _, _), rows = sessions

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.connection import CLIENT, CONN
 from amqpscope.pipelines.model.store import declare, grown
 from amqpscope.pipelines.model.unanswered import NOTHING, Lost, lost_after, unanswered
@@ -91,7 +91,7 @@ def account_of(channels: Channels, channel: int, epoch: int) -> int:
     return account if account >= 0 and accounts[account, ACC.EPOCH] == epoch else -1
 
 
-@called
+@kernel
 def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
     """Use an account for a channel epoch on which nothing is outstanding."""
     accounts, table, _, _ = channels
@@ -104,7 +104,7 @@ def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
     table[place_of(channel, epoch)] = account
 
 
-@called
+@kernel
 def forget(channels: Channels) -> None:
     """Forget all channels, on which nothing is outstanding."""
     accounts, table, _, counts = channels
@@ -131,7 +131,7 @@ def note_late(channels: Channels, account: int, conn: Array, side: int, ts: int)
         accounts[account, ACC.FLOOR] = accounts[account, ACC.LAST]
 
 
-@called
+@kernel
 def note_cut(channels: Channels, account: int, conn: Array, side: int, frame: int, ts: int, since: int) -> None:
     """Note a cut answer: it may answer anything outstanding on this channel."""
     accounts, _, own, counts = channels
@@ -169,7 +169,7 @@ def lost_at(channels: Channels, account: int, conn: Array, gaps: Array, side: in
     return lost_after(conn, gaps, side, frame, own_gap(channels, account, frame))
 
 
-@called
+@kernel
 def ending(channels: Channels, account: int, conn: Array, gaps: Array, side: int, frame: int) -> tuple[int, int]:
     """Return why nobody answered a frame of a channel epoch, and when that was certain (`unanswered`)."""
     accounts = channels[0]

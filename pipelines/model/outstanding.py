@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, called, kernel
+from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.lookup import enter, enter_all, leave, row_of
 from amqpscope.pipelines.model.store import declare, grown
 
@@ -106,7 +106,7 @@ def slot_of(ledger: Ledger, account: int, number: int) -> int:
     return slot if ledger[1][slot, SL.ROW] >= 0 else -1
 
 
-@called
+@kernel
 def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     """Return a slot for a number that is now outstanding; the caller fills it.
 
@@ -157,7 +157,7 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     return slot
 
 
-@called
+@kernel
 def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
     """Empty a slot; a page without outstanding numbers is free, and leaves the chain of its account."""
     pages, slots, index, book = ledger
@@ -183,7 +183,7 @@ def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
         book[BK.FREE] = page
 
 
-@called
+@kernel
 def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     """Return the slot of an account's smallest number above this one; -1: none. The search goes backward."""
     pages, slots, _, _ = ledger

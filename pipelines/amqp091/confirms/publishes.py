@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.confirms import returns as rt
@@ -133,7 +133,7 @@ def walk(
     return DONE
 
 
-@called
+@kernel
 def opened(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array,
     channel: int, epoch: int,
@@ -276,7 +276,7 @@ def unreturned(
     return -1 if lost <= until else 0
 
 
-@called
+@kernel
 def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array) -> None:
     """Write a publish that was answered: it is returned, or (code -1) can no longer be returned."""
     entries, _, counts = returns
@@ -297,7 +297,7 @@ def let_out(entry: int, code: int, returns: rt.Returns, out: Array, state: Array
     rt.release(returns, entry)
 
 
-@called
+@kernel
 def drain(
     account: int, conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array,
     state: Array,
@@ -324,7 +324,7 @@ def drain(
     return True
 
 
-@called
+@kernel
 def close(
     conn: Array, gaps: Array, channels: ch.Channels, ledger: lg.Ledger, returns: rt.Returns, out: Array, state: Array
 ) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import leave, place_of, row_of, table_of
 from amqpscope.pipelines.model.reuse import give, take
 from amqpscope.pipelines.model.store import declare, grown
@@ -71,7 +71,7 @@ def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
     return entries, table, counts
 
 
-@called
+@kernel
 def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
     """Return an entry for a mandatory publish; the caller has made room."""
     entries, table, counts = returns
@@ -97,7 +97,7 @@ def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: in
     return entry
 
 
-@called
+@kernel
 def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -> int:
     """Note the code of a return at the oldest equal publish, which cannot be returned again.
 
@@ -112,7 +112,7 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
     return entry
 
 
-@called
+@kernel
 def _leave(returns: Returns, entry: int) -> None:
     """Take an entry out of those that a return finds."""
     entries, table, _ = returns
@@ -133,7 +133,7 @@ def _leave(returns: Returns, entry: int) -> None:
         entries[after, ENTRY.PREVIOUS] = before
 
 
-@called
+@kernel
 def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, returned: int) -> None:
     """Note how the publish of an entry was answered: it may still be returned."""
     entries, _, counts = returns
@@ -151,7 +151,7 @@ def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, ret
     counts[ANSWERED] += 1
 
 
-@called
+@kernel
 def release(returns: Returns, entry: int) -> int:
     """Free an entry; return the reply code of its return, -1 for none."""
     entries, _, counts = returns

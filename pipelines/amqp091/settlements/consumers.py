@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import enter, leave, table_of
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, give, take
@@ -85,7 +85,7 @@ def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) ->
     return consumers, table, asked, grown(ends, accounts, -1), counts
 
 
-@called
+@kernel
 def begin(state: Consumers, account: int, tag: int, queue: int) -> int:
     """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
     consumers, table, _, ends, counts = state
@@ -105,7 +105,7 @@ def begin(state: Consumers, account: int, tag: int, queue: int) -> int:
     return each
 
 
-@called
+@kernel
 def end(state: Consumers, consumer: int) -> None:
     """Free the tag of a consumer; its outstanding deliveries refer to the consumer until they are settled."""
     consumers, table, _, ends, _ = state
@@ -132,7 +132,7 @@ def release(state: Consumers, consumer: int, count: int) -> None:
         give(consumers, CONS.NEXT, counts, FREE, consumer)
 
 
-@called
+@kernel
 def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit: int) -> None:
     """Add a request to the open ones of its kind (CHAN.GET or CHAN.CONSUME)."""
     _, _, asked, ends, counts = state
@@ -148,7 +148,7 @@ def ask(state: Consumers, account: int, kind: int, queue: int, frame: int, limit
     ends[account, kind + 1] = each
 
 
-@called
+@kernel
 def answer(state: Consumers, account: int, kind: int, conn: Array, gaps: Array) -> int:
     """Take the oldest open request of a kind; its row stays as it is until the next `ask`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
@@ -78,7 +78,7 @@ def note_missed_select(account: int, transactions: tx.Transactions) -> None:
         transactions[0][account, TX.MODE] = PERHAPS
 
 
-@called
+@kernel
 def notice_gaps(account: int, book: Book, own: Own) -> None:
     """Apply a gap in what the client sends to windows and transactions, at the next event of their channel."""
     conn, gaps, _, _ = book
@@ -90,7 +90,7 @@ def notice_gaps(account: int, book: Book, own: Own) -> None:
         ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
 
 
-@called
+@kernel
 def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> None:
     """Close the windows of a channel, at a frame, or (identity -1) at a time.
 
@@ -106,7 +106,7 @@ def close_windows(account: int, identity: int, ts: int, seen: int, own: Own) -> 
         each = consumers[0][each, CONS.AFTER_IT] if each >= 0 else -1
 
 
-@called
+@kernel
 def unsure_windows(account: int, frame: int, ts: int, own: Own) -> None:
     """Note that deliveries up to a frame may have been settled, none before `ts`; -1: in a gap, before as well."""
     consumers, _, prefetch = own

@@ -18,7 +18,7 @@ The same events open and fill the windows of `prefetch`; `consumers` knows the q
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import row_of
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.settlements import consumers as co
@@ -169,7 +169,7 @@ def apply_event(events: Array, more: Array, i: int, account: int, book: Book, ow
     return DONE
 
 
-@called
+@kernel
 def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> int:
     """Return the account of an event; -1: `out` is full; -2: there is none, and none is needed."""
     conn, _, channels, _ = book
@@ -202,7 +202,7 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
     return account
 
 
-@called
+@kernel
 def consume(events: Array, more: Array, i: int, account: int, book: Book, own: Own, state: Array) -> None:
     """Note where deliveries come from, and the limit on unsettled ones."""
     conn, gaps, _, _ = book

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.store import declare
 
 SOON_NS = 1_000_000
@@ -72,7 +72,7 @@ def fresh() -> Prefetch:
     return np.zeros((32, len(WIN)), np.int64), np.zeros((64, len(WAIT)), np.int64), np.zeros(3, np.int64)
 
 
-@called
+@kernel
 def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int, limit: int) -> None:
     """Reset a window."""
     windows, _, _ = prefetch
@@ -119,7 +119,7 @@ def adjust(prefetch: Prefetch, window: int, identity: int, ts: int, answers: int
         _open(prefetch, window, identity, ts, answers)
 
 
-@called
+@kernel
 def _open(prefetch: Prefetch, window: int, identity: int, ts: int, answers: int) -> None:
     windows, _, _ = prefetch
     if windows[window, WIN.END] >= 0:
@@ -132,7 +132,7 @@ def _open(prefetch: Prefetch, window: int, identity: int, ts: int, answers: int)
     windows[window, WIN.ANSWERS] = answers
 
 
-@called
+@kernel
 def closed(prefetch: Prefetch, window: int, identity: int, ts: int, seen: int) -> None:
     """Close a window, at a frame or (identity -1) at a time; `seen` 0: the time of the end is unknown."""
     windows, waits, counts = prefetch
@@ -145,7 +145,7 @@ def closed(prefetch: Prefetch, window: int, identity: int, ts: int, seen: int) -
         waits[counts[WAITS] - 1, WAIT.SEEN] = seen
 
 
-@called
+@kernel
 def _report(prefetch: Prefetch, window: int, proven: bool) -> None:
     windows, waits, counts = prefetch
     row = counts[WAITS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.dissector.kernels.pool import append_row
 from amqpscope.pipelines.amqp091.settlements import consumers as co
@@ -151,7 +151,7 @@ def settle(
     return True
 
 
-@called
+@kernel
 def take_effect(act: int, outcome: int, answer: int, by: int, ts: int, own: Own, result: Result) -> None:
     """Apply an acknowledgement of a transaction, or (NONE) discard it."""
     consumers, transactions, _ = own
@@ -166,7 +166,7 @@ def take_effect(act: int, outcome: int, answer: int, by: int, ts: int, own: Own,
     tx.free(transactions, act)
 
 
-@called
+@kernel
 def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
     """Apply acknowledgements that waited too long for signs of a transaction; return False if `out` is full."""
     _, transactions, _ = own
@@ -182,7 +182,7 @@ def lose_patience(account: int, now: int, own: Own, result: Result) -> bool:
     return True
 
 
-@called
+@kernel
 def transact(events: Array, i: int, account: int, book: Book, own: Own, result: Result) -> int:
     """Apply a method of the class tx, or confirm.select; return DONE, or what has run out."""
     conn, gaps, _, _ = book
@@ -235,7 +235,7 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
     return DONE
 
 
-@called
+@kernel
 def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Result) -> bool:
     """Make a delivery outstanding again after a rollback; return False if there is no free page."""
     _, _, channels, ledger = book
@@ -254,7 +254,7 @@ def bring_back(account: int, act: int, ts: int, book: Book, own: Own, result: Re
     return True
 
 
-@called
+@kernel
 def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own, result: Result) -> bool:
     """Void what was delivered before a frame, but for what a lost acknowledgement may have settled before the recover.
 
@@ -282,7 +282,7 @@ def void(account: int, until: int, identity: int, ts: int, book: Book, own: Own,
     return True
 
 
-@called
+@kernel
 def drain(account: int, book: Book, own: Own, result: Result) -> bool:
     """End the deliveries of a channel epoch without a settlement; return False if `out` is full: call it again."""
     conn, gaps, channels, ledger = book
@@ -342,7 +342,7 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
     return True
 
 
-@called
+@kernel
 def end_channel(account: int, book: Book, own: Own) -> None:
     """End the windows and consumers of a channel epoch."""
     conn = book[0]
@@ -357,7 +357,7 @@ def end_channel(account: int, book: Book, own: Own) -> None:
         co.end(consumers, consumers[3][account, CHAN.CONSUMER])
 
 
-@called
+@kernel
 def close(book: Book, own: Own, result: Result) -> bool:
     """End the connection; return False if `out` is full: call it again."""
     channels = book[2]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, give
 from amqpscope.pipelines.model.store import declare, grown
 
@@ -85,7 +85,7 @@ def roomy(state: Transactions, accounts: int, asked: int) -> Transactions:
     return grown(work, accounts, -1), acts, grown(requests, int(counts[ASKED_USED]) + asked), counts
 
 
-@called
+@kernel
 def free(state: Transactions, each: int) -> None:
     """Free a row of `acts`."""
     _, acts, _, counts = state
@@ -93,7 +93,7 @@ def free(state: Transactions, each: int) -> None:
     give(acts, ACT.NEXT, counts, FREE, each)
 
 
-@called
+@kernel
 def answered(state: Transactions, account: int) -> None:
     """Remove the oldest commit or rollback, and the acknowledgements that it was about."""
     work, _, asked, counts = state
