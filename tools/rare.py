@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from amqpscope.dissector.kernels import lookup
 from amqpscope.dissector.kernels.hashing import hash_begin, hash_end, hash_feed
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.parallel.flows import choose, pack
@@ -23,7 +24,6 @@ from amqpscope.dissector.tcp.identities import remember_all
 from amqpscope.dissector.tcp.slots import rebuild
 from amqpscope.dissector.tcp.state import Flows, Results
 from amqpscope.pipelines.across import lost, matching
-from amqpscope.pipelines.model import outstanding
 from amqpscope.pipelines.stream import publishing_ids
 
 BYTES, INTS = np.empty(2, np.uint8), np.empty(2, np.int64)
@@ -45,7 +45,7 @@ RARE: list[tuple[Any, tuple[Any, ...]]] = [
     (hash_begin, (LANES, 0)),
     (hash_feed, (LANES, BYTES, 0, BYTES, 0, 0)),
     (hash_end, (LANES, BYTES, 0)),
-    (outstanding._rebuild, (ROWS, INTS, INTS, 0)),
+    (lookup.enter_all, (INTS, ROWS, 0, 0, INTS)),
     (publishing_ids.build, (ROWS, INTS, 0, 0)),
     (matching.fill, (ROWS, ROWS)),
     (lost.find_gaps, (ROWS, ROWS, INTS, ROWS, BYTES)),

@@ -1,14 +1,10 @@
-"""Channels of connections: rows that are found by connection and number, and linked by connection.
-
-The hash table holds row + 1, 0 where it is free, with linear probing. Removing a row moves those after it back, so that
-the table has no other free places than those.
-"""
+"""Channels of connections: rows that are found by connection and number (`lookup`), and linked by connection."""
 
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
-from amqpscope.dissector.kernels.hashing import mix
-from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.lookup import enter, leave, row_of, table_of
 from amqpscope.dissector.kernels.pool import Pool, chained, give_row, give_rows, grown, put_chains, take_row
 from amqpscope.dissector.protocols.state import Channel
 
@@ -17,22 +13,9 @@ PLACES = 4
 
 
 @kernel
-def home(slot: int, number: int, mask: int) -> int:
-    """Return the place of the table where the search for a channel begins."""
-    return mix(mix(7, slot), number) & mask
-
-
-@kernel
 def channel_at(channels: Array, table: Array, slot: int, number: int) -> int:
     """Return the row of the channel of this number of a connection; -1: there is none."""
-    mask = len(table) - 1
-    place = home(slot, number, mask)
-    while table[place] != 0:
-        row: int = table[place] - 1
-        if channels[row, Channel.SLOT] == slot and channels[row, Channel.CHANNEL] == number:
-            return row
-        place = (place + 1) & mask
-    return -1
+    return row_of(table, channels, Channel.SLOT, slot, Channel.CHANNEL, number)
 
 
 @kernel
@@ -44,49 +27,17 @@ def add_channel(channels: Array, free: Array, table: Array, first: Array, slot: 
     channels[row, Channel.CHANNEL] = number
     channels[row, Channel.NEXT] = first[slot]
     first[slot] = row
-    place_channel(channels, table, row)
+    enter(table, channels, Channel.SLOT, Channel.CHANNEL, row)
     return row
-
-
-@kernel
-def place_channel(channels: Array, table: Array, row: int) -> None:
-    """Write a channel into the table."""
-    mask = len(table) - 1
-    place = home(channels[row, Channel.SLOT], channels[row, Channel.CHANNEL], mask)
-    while table[place] != 0:
-        place = (place + 1) & mask
-    table[place] = row + 1
 
 
 @kernel
 def drop_channel(channels: Array, free: Array, table: Array, first: Array, row: int) -> None:
     """Forget a channel, the first of its connection."""
-    mask = len(table) - 1
-    slot = channels[row, Channel.SLOT]
-    place = home(slot, channels[row, Channel.CHANNEL], mask)
-    while table[place] != row + 1:
-        place = (place + 1) & mask
-    later = place
-    while table[later] != 0:
-        later = (later + 1) & mask
-        other = table[later] - 1
-        if other >= 0:
-            begin = home(channels[other, Channel.SLOT], channels[other, Channel.CHANNEL], mask)
-            if (later - begin) & mask >= (later - place) & mask:  # its search passes the place that becomes free
-                table[place] = other + 1
-                place = later
-    table[place] = 0
-    first[slot] = channels[row, Channel.NEXT]
+    leave(table, channels, Channel.SLOT, Channel.CHANNEL, row)
+    first[channels[row, Channel.SLOT]] = channels[row, Channel.NEXT]
     channels[row, Channel.USED] = 0
     give_row(free, row)
-
-
-@kernel
-def place_channels(channels: Array, table: Array) -> None:
-    """Write all channels in use into an empty table."""
-    for row in range(channels.shape[0]):
-        if channels[row, Channel.USED]:
-            place_channel(channels, table, row)
 
 
 class ChannelPool(Pool):
@@ -130,5 +81,5 @@ class ChannelPool(Pool):
         return places
 
     def _place(self) -> None:
-        self.table: Ints = np.zeros(PLACES * len(self), np.int64)
-        call(place_channels, self.compiled, self.rows, self.table)
+        columns, used = (Channel.SLOT, Channel.CHANNEL), np.flatnonzero(self.rows[:, Channel.USED]) + 1
+        self.table = table_of(self.rows, columns, used, PLACES * len(self), self.compiled)

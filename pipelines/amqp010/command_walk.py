@@ -21,6 +21,7 @@ reported (OUT.SESSION), and so are answers to commands of another connection (`r
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import enter, leave, row_of
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_answers import answer
 from amqpscope.pipelines.amqp010.command_ends import close, control
@@ -69,7 +70,6 @@ from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
@@ -112,23 +112,21 @@ def apply_event(batch: Batch, i: int, of: Outstanding) -> int:
     """Apply an event to its session; return DONE, or why it stopped: call it again."""
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    row = ss.row_of(of.sessions, more[i, MORE.SESSION])
+    (_, table, _, _), rows = of.sessions
+    row = row_of(table, rows, SE.KEY, more[i, MORE.SESSION], SE.KEY, more[i, MORE.SESSION])
     if row < 0 and role == ATTACH and side == SERVER:  # the name of what was attached before the capture
-        row = ss.row_of(of.sessions, more[i, MORE.TARGET])
+        row = row_of(table, rows, SE.KEY, more[i, MORE.TARGET], SE.KEY, more[i, MORE.TARGET])
         if row >= 0 and ss.is_over(of.sessions, row):
             row = -1
         if row >= 0:
-            (_, table, _, counts), rows = of.sessions
             rows[row, SE.OUTLIVES] = 0  # its timeout, if there is one, is granted later
-            lu.clear(table, rows, SE.KEY, counts[0])
+            leave(table, rows, SE.KEY, SE.KEY, row)
             rows[row, SE.KEY] = more[i, MORE.SESSION]
-            for each in range(counts[0]):
-                lu.enter(table, rows, SE.KEY, each)
+            enter(table, rows, SE.KEY, SE.KEY, row)
     if row < 0:
         row = ss.begin(of.sessions, more[i, MORE.SESSION], 1 if role == ATTACH else 0)
     if of.state[ST.OUT] + 1 >= len(of.out):
         return NEEDS_OUTPUT_ROOM
-    rows = of.sessions[1]
     if rows[row, SE.SURE_GAPS] < 0:
         rows[row, SE.SURE_GAPS] = of.conn[CONN.CLIENT_GAPS]
     held = rows[row, SE.HELD_TS]

@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import empty, enter, row_of
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import REFUSALS
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
+from amqpscope.pipelines.amqp010.sessions import SE
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
@@ -113,7 +114,7 @@ MORE = declare(More)
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges`."""
 Subscribed = tuple[Array, Array, Array]
-"""`table` (`lookup`), `rows`, and their number."""
+"""`table` (`kernels.lookup`), `rows`, and their number."""
 Sizes = tuple[Array, Array]
 """Bytes of the delivery under way by channel, by one more; 0 for channels without a delivery so far. And the channels
 with deliveries, after their number."""
@@ -169,7 +170,7 @@ def apply_event(
     events, more, _ = batch
     table, rows, count = subscribed
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    row = lu.row_of(table, rows, KEY, more[i, MORE.KEY])
+    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
     if role == COMPLETED:
         completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
     elif role >= OVER:
@@ -192,7 +193,7 @@ def apply_event(
             row = count[0]
             count[0] = row + 1
             rows[row, KEY] = more[i, MORE.KEY]
-            lu.enter(table, rows, KEY, row)
+            enter(table, rows, KEY, KEY, row)
         else:
             over(batch, i, rows, row, conn, gaps, written, state)
         begin(batch, i, rows, row, conn)
@@ -220,7 +221,7 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
     if events[i, EV.NUMBER] < 0:
         rows[row, SUB.GAPS] = -1 if size > 0 else rows[row, SUB.GAPS]  # what it gives back will not be known
         return
-    session = ss.row_of(sessions, more[i, MORE.SESSION])
+    session = row_of(sessions[0][1], sessions[1], SE.KEY, more[i, MORE.SESSION], SE.KEY, more[i, MORE.SESSION])
     if session < 0:
         session = ss.begin(sessions, more[i, MORE.SESSION], 1)
     slot = lg.add(ledger, sessions[0][0], 2 * session + events[i, EV.FROM_CLIENT], events[i, EV.NUMBER])
@@ -302,7 +303,7 @@ def completed(
     _, rows, _ = subscribed
     accounts = sessions[0][0]
     side = events[i, EV.FROM_CLIENT]
-    session = ss.row_of(sessions, more[i, MORE.SESSION])
+    session = row_of(sessions[0][1], sessions[1], SE.KEY, more[i, MORE.SESSION], SE.KEY, more[i, MORE.SESSION])
     if session < 0:
         return
     account = 2 * session + 1 - side
@@ -388,7 +389,7 @@ def close(
         prove(rows, row, NONE, -1, conn, written, state)
         if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
             end_wait(rows, row, conn, written, state)
-    lu.clear(table, rows, KEY, count[0])
+    empty(table, rows, KEY, KEY, count[0])
     count[0] = 0
     accounts = sessions[0][0]
     for account in range(2 * sessions[0][3][0]):

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.dissector.kernels.kernel import call
+from amqpscope.dissector.kernels.lookup import table_of
 from amqpscope.pipelines.amqp010 import credit_windows as cw
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_batches import pairs_of
 from amqpscope.pipelines.amqp010.credit_windows import AT_MOST, CHANNELS, KEY, MORE, ROLES
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
-from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import AT_LEAST, ST, SUB, WT
@@ -53,7 +53,7 @@ class MessageCredit(Remembers):
             tuple(ROLES),
         ),
     }
-    VERSION = 4
+    VERSION = 5
     STATE = ("conn", "gaps", "state", "_subscriptions", "_amounts", "sessions", "ledger", "retained")
     FORMS: ClassVar = {"sessions": (ss.parts, ss.whole)}
 
@@ -70,7 +70,7 @@ class MessageCredit(Remembers):
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
         self.rows = np.zeros((0, cw.WIDTH), np.int64)
-        self.subscribed = lu.table_of(self.rows, KEY, 0), self.rows, np.zeros(1, np.int64)
+        self.subscribed = table_of(self.rows, (KEY, KEY), self.rows[:, KEY]), self.rows, np.zeros(1, np.int64)
         self.sizes = np.zeros(CHANNELS, np.int64), np.zeros(CHANNELS + 1, np.int64)
         self.state = np.zeros(len(ST), np.int64)
         self.state[ST.WINDOW] = AT_LEAST
@@ -82,7 +82,7 @@ class MessageCredit(Remembers):
         need = min(int(count[0]) + more, AT_MOST)
         if need > len(rows):
             rows = grown(rows, need)
-            self.subscribed = lu.table_of(rows, KEY, int(count[0])), rows, count
+            self.subscribed = table_of(rows, (KEY, KEY), np.arange(count[0]) + 1), rows, count
         self.written = np.zeros((1, 1), np.int64), np.zeros((self._room + 2 * len(rows) + 2, len(WT)), np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
@@ -158,7 +158,7 @@ class MessageCredit(Remembers):
 
     @_subscriptions.setter
     def _subscriptions(self, rows: Ints) -> None:
-        self.subscribed = lu.table_of(rows, KEY, len(rows)), rows, np.array([len(rows)])
+        self.subscribed = table_of(rows, (KEY, KEY), np.arange(len(rows)) + 1), rows, np.array([len(rows)])
         self._make_room(0)
 
     @property

@@ -56,7 +56,7 @@ _REJECT, _UNROUTABLE = "message.reject", 1
 class SessionStatistics(SessionWalk):
     """Writes `confirms`, `settlements` and `rpcs` of AMQP 0-10: rows of commands that are answered by their numbers."""
 
-    VERSION = 7
+    VERSION = 8
     STATE = (*SessionWalk.STATE, "held", "queues")
     MESSAGE = (
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",

@@ -18,8 +18,8 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import empty, enter, table_of
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
-from amqpscope.pipelines.model import lookup as lu
 from amqpscope.pipelines.model.channels import ACC, OWN_WIDTH, Channels
 from amqpscope.pipelines.model.digests import combined, hashed
 from amqpscope.pipelines.model.events import Events, what
@@ -73,7 +73,7 @@ def roomy(sessions: State, more: int) -> State:
     if need > len(rows):
         rows = grown(rows, need, -1)
         accounts = grown(accounts, 2 * len(rows), -1)
-        table = lu.table_of(rows, SE.KEY, int(counts[0]))
+        table = table_of(rows, (SE.KEY, SE.KEY), np.arange(counts[0]) + 1)
     return (accounts, table, own, counts), rows
 
 
@@ -112,13 +112,6 @@ def unnamed_at(events: Events, at: Ints) -> Ints:
     return combined([rows[name] for name in _PLACE])
 
 
-@kernel
-def row_of(sessions: State, key: int) -> int:
-    """Return the row of a session; -1: nothing was seen of it."""
-    (_, table, _, _), rows = sessions
-    return lu.row_of(table, rows, SE.KEY, key)
-
-
 @called
 def begin(sessions: State, key: int, attached: int) -> int:
     """Return a new row for a session, for which there must be room; `attached`: its session.attach was seen."""
@@ -126,7 +119,7 @@ def begin(sessions: State, key: int, attached: int) -> int:
     row = counts[0]
     counts[0] = row + 1
     rows[row, SE.KEY] = key
-    lu.enter(table, rows, SE.KEY, row)
+    enter(table, rows, SE.KEY, SE.KEY, row)
     renew(sessions, row, attached)
     return row
 
@@ -164,7 +157,7 @@ def renew_account(accounts: Array, account: int) -> None:
 def forget(sessions: State) -> None:
     """Forget all sessions, of which nothing is outstanding."""
     (_, table, _, counts), rows = sessions
-    lu.clear(table, rows, SE.KEY, counts[0])
+    empty(table, rows, SE.KEY, SE.KEY, counts[0])
     counts[0] = 0
 
 

@@ -5,8 +5,7 @@ hashes finds the page of a number. So an answer to one number, or to all up to o
 and an outstanding number takes some 30 bytes. Its slot has the id of a row (`rows.Waiting`), the frame at which it
 began, and a number for the walk's own use.
 
-`ledger` is a tuple: `pages` (PG), `slots` (SL; PAGE rows for each page), `index` (page + 1, 0 for none; a power of
-two), `book` (BK).
+`ledger` is a tuple: `pages` (PG), `slots` (SL; PAGE rows for each page), `index` (`lookup`), `book` (BK).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.kernel import call, called, i64, kernel, u64
+from amqpscope.dissector.kernels.kernel import call, called, kernel
+from amqpscope.dissector.kernels.lookup import enter, enter_all, leave, row_of
 from amqpscope.pipelines.model.store import declare, grown
 
 BITS = 4
@@ -86,69 +86,12 @@ def roomy(ledger: Ledger, pages: int, compiled: bool = False) -> Ledger:
     size = len(index)
     while size < 2 * len(made):
         size *= 2
-    index = grown(np.zeros(0, np.int64), size)
-    call(_rebuild, compiled, made, index, book, len(old))
-    return made, slots, index, book
-
-
-@called
-def _rebuild(pages: Array, index: Array, book: Array, old: int) -> None:
-    """Enter all pages into an empty index, and add new ones to the free pages."""
-    for page in range(old):
-        if pages[page, PG.COUNT] > 0:
-            _enter(pages, index, page)
-    for page in range(len(pages) - 1, old - 1, -1):
-        pages[page, PG.COUNT] = 0
-        pages[page, PG.NEXT] = book[BK.FREE]
-        book[BK.FREE] = page
-
-
-@kernel
-def _place(account: int, base: int, index: Array) -> int:
-    """Return where the search of the index for a page begins."""
-    mixed = (u64(base) * u64(0x9E3779B97F4A7C15) + u64(account) * u64(0xC2B2AE3D27D4EB4F)) & u64(0xFFFFFFFFFFFFFFFF)
-    return i64(((mixed ^ (mixed >> u64(29))) * u64(0xBF58476D1CE4E5B9) & u64(0xFFFFFFFFFFFFFFFF)) >> u64(33)) & (
-        len(index) - 1
-    )
-
-
-@called
-def _enter(pages: Array, index: Array, page: int) -> None:
-    at = _place(pages[page, PG.ACCOUNT], pages[page, PG.BASE], index)
-    while index[at] != 0:
-        at = (at + 1) & (len(index) - 1)
-    index[at] = page + 1
-
-
-@called
-def _leave(pages: Array, index: Array, page: int) -> None:
-    """Take a page out of the index, and move up those after it."""
-    mask = len(index) - 1
-    at = _place(pages[page, PG.ACCOUNT], pages[page, PG.BASE], index)
-    while index[at] != page + 1:
-        at = (at + 1) & mask
-    after = (at + 1) & mask
-    while index[after] != 0:
-        other = index[after] - 1
-        wanted = _place(pages[other, PG.ACCOUNT], pages[other, PG.BASE], index)
-        if ((after - wanted) & mask) >= ((after - at) & mask):
-            index[at] = index[after]
-            at = after
-        after = (after + 1) & mask
-    index[at] = 0
-
-
-@kernel
-def page_of(ledger: Ledger, account: int, base: int) -> int:
-    """Return the page of an account with these numbers; -1: none."""
-    pages, _, index, _ = ledger
-    at = _place(account, base, index)
-    while index[at] != 0:
-        page = index[at] - 1
-        if pages[page, PG.BASE] == base and pages[page, PG.ACCOUNT] == account:
-            return page
-        at = (at + 1) & (len(index) - 1)
-    return -1
+    table = grown(np.zeros(0, np.int64), size)
+    call(enter_all, compiled, table, made, PG.ACCOUNT, PG.BASE, index)
+    if len(made) > len(old):  # new pages are free
+        made[len(old) :, PG.NEXT] = np.arange(len(old) + 1, len(made) + 1)
+        made[-1, PG.NEXT], book[BK.FREE] = book[BK.FREE], len(old)
+    return made, slots, table, book
 
 
 @kernel
@@ -156,7 +99,7 @@ def slot_of(ledger: Ledger, account: int, number: int) -> int:
     """Return the slot of an outstanding number of an account; -1: none."""
     if number < 0:
         return -1
-    page = page_of(ledger, account, number >> BITS)
+    page = row_of(ledger[2], ledger[0], PG.ACCOUNT, account, PG.BASE, number >> BITS)
     if page < 0:
         return -1
     slot = page * PAGE + (number & (PAGE - 1))
@@ -173,7 +116,9 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
     pages, slots, index, book = ledger
     base = number >> BITS
     tail = accounts[account, AC.TAIL]
-    page = tail if tail >= 0 and pages[tail, PG.BASE] == base else page_of(ledger, account, base)
+    page = tail
+    if tail < 0 or pages[tail, PG.BASE] != base:
+        page = row_of(index, pages, PG.ACCOUNT, account, PG.BASE, base)
     if page < 0:
         before = tail
         far = 0
@@ -202,7 +147,7 @@ def add(ledger: Ledger, accounts: Array, account: int, number: int) -> int:
             accounts[account, AC.TAIL] = page
         for slot in range(page * PAGE, page * PAGE + PAGE):
             slots[slot, SL.ROW] = -1
-        _enter(pages, index, page)
+        enter(index, pages, PG.ACCOUNT, PG.BASE, page)
     slot = page * PAGE + (number & (PAGE - 1))
     if slots[slot, SL.ROW] < 0:
         pages[page, PG.COUNT] += 1
@@ -223,7 +168,7 @@ def remove(ledger: Ledger, accounts: Array, slot: int) -> None:
     accounts[account, AC.COUNT] -= 1
     book[BK.COUNT] -= 1
     if pages[page, PG.COUNT] == 0:
-        _leave(pages, index, page)
+        leave(index, pages, PG.ACCOUNT, PG.BASE, page)
         before = pages[page, PG.PREVIOUS]
         after = pages[page, PG.NEXT]
         if before >= 0:
@@ -244,7 +189,7 @@ def first_above(ledger: Ledger, accounts: Array, account: int, number: int) -> i
     pages, slots, _, _ = ledger
     page = accounts[account, AC.HEAD]
     if number >= 0 and page >= 0:
-        found = page_of(ledger, account, number >> BITS)
+        found = row_of(ledger[2], ledger[0], PG.ACCOUNT, account, PG.BASE, number >> BITS)
         if found >= 0:
             page = found
         elif pages[page, PG.BASE] < number >> BITS:

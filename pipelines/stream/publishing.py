@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.model.connection import (
     CLIENT,
     CONN,
@@ -39,7 +40,6 @@ from amqpscope.pipelines.stream.publishing_ids import (
     CT,
     UNCERTAIN,
     WAIT,
-    clear,
     enter,
     found,
     leave,
@@ -281,8 +281,8 @@ def close(of: Outstanding) -> bool:
             if waiting[row, WAIT.FATE] == UNCERTAIN:
                 by, ts = GAP, waiting[row, WAIT.LOST_TS]
             finish(of, row, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
-        clear(waiting, index, row)
         state[ST.DRAIN] = row + 1
+    empty(index, waiting, WAIT.PUBLISHER, WAIT.NUMBER, counts[CT.ROWS])
     for column in range(len(counts)):
         counts[column] = 0
     state[ST.DRAIN] = 0

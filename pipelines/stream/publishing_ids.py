@@ -1,7 +1,7 @@
 """Outstanding publishing ids, found by publisher and id.
 
-`waiting` (WAIT) has a row for each sending, in order. `index` finds the oldest sending of an id that an answer can
-belong to. Rows stay where they are until there is no room for more: then `compact` drops answered ones.
+`waiting` (WAIT) has a row for each sending, in order. `index` (`kernels.lookup`) finds the oldest sending of an id that
+an answer can belong to. Rows stay where they are until there is no room for more: then `compact` drops answered ones.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.lookup import place_of, row_of
 from amqpscope.pipelines.model.store import declare
 
 FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
@@ -49,33 +49,12 @@ class Count(NamedTuple):
 
 
 WAIT, CT = declare(Sending), declare(Count)
-TOGETHER = 8
-"""Publishing ids that differ in this many last bits alone are neighbours."""
-
-
-@kernel
-def home_of(publisher: int, number: int, mask: int) -> int:
-    """Return where the search of `index` for an id begins. Neighbours lie together: publishers count up."""
-    return (mix(publisher + 1, number >> TOGETHER) ^ (number & ((1 << TOGETHER) - 1))) & mask
-
-
-@kernel
-def place_of(waiting: Array, index: Array, publisher: int, number: int) -> int:
-    """Return the place in `index` of an id, or the free place where it would be."""
-    mask = len(index) - 1
-    at = home_of(publisher, number, mask)
-    while index[at] >= 0:
-        row = index[at]
-        if waiting[row, WAIT.NUMBER] == number and waiting[row, WAIT.PUBLISHER] == publisher:
-            return at
-        at = (at + 1) & mask
-    return at
 
 
 @kernel
 def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
     """Return the row of the oldest sending of an id that an answer can belong to; -1: none."""
-    row = index[place_of(waiting, index, publisher, number)]
+    row = row_of(index, waiting, WAIT.PUBLISHER, publisher, WAIT.NUMBER, number)
     if row < 0 or waiting[row, WAIT.OPENER] < 0 or waiting[row, WAIT.FATE] != FINDABLE:
         return -1
     return row
@@ -84,8 +63,9 @@ def found(waiting: Array, index: Array, publisher: int, number: int) -> int:
 @kernel
 def enter(waiting: Array, index: Array, row: int) -> None:
     """Make a row findable, after other sendings of the same id; those of an earlier epoch are superseded."""
-    place = place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])
-    first = index[place]
+    publisher, number = waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER]
+    place = place_of(index, waiting, WAIT.PUBLISHER, publisher, WAIT.NUMBER, number)
+    first = index[place] - 1
     waiting[row, WAIT.NEXT] = -1
     waiting[row, WAIT.LAST] = row
     if first >= 0 and waiting[first, WAIT.OPENER] >= 0:
@@ -98,7 +78,7 @@ def enter(waiting: Array, index: Array, row: int) -> None:
             return
         if waiting[first, WAIT.FATE] == FINDABLE:
             settle_all(waiting, first, SUPERSEDED, -1)
-    index[place] = row
+    index[place] = row + 1
 
 
 @kernel
@@ -117,7 +97,8 @@ def leave(waiting: Array, index: Array, counts: Array, row: int) -> None:
     if waiting[row, WAIT.FATE] == FINDABLE and waiting[row, WAIT.NEXT] >= 0:
         following = waiting[row, WAIT.NEXT]
         waiting[following, WAIT.LAST] = waiting[row, WAIT.LAST]
-        index[place_of(waiting, index, waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER])] = following
+        publisher, number = waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER]
+        index[place_of(index, waiting, WAIT.PUBLISHER, publisher, WAIT.NUMBER, number)] = following + 1
     waiting[row, WAIT.OPENER] = -1
     counts[CT.LIVE] -= 1
 
@@ -157,16 +138,3 @@ def build(waiting: Array, index: Array, first: int, end: int) -> None:
     for row in range(first, end):
         if waiting[row, WAIT.OPENER] >= 0 and waiting[row, WAIT.FATE] != SUPERSEDED:
             enter(waiting, index, row)
-
-
-@kernel
-def clear(waiting: Array, index: Array, row: int) -> None:
-    """Forget a row; call this for all.
-
-    The places from its own to the next free one are emptied, those of other rows included.
-    """
-    mask = len(index) - 1
-    at = home_of(waiting[row, WAIT.PUBLISHER], waiting[row, WAIT.NUMBER], mask)
-    while index[at] >= 0:
-        index[at] = -1
-        at = (at + 1) & mask

@@ -124,7 +124,7 @@ class StreamConfirms(Remembers):
         counts[CT.ROWS], counts[CT.OLDEST] = kept, 0
         if kept > len(waiting) // 2:
             waiting = grown(waiting, 2 * len(waiting))
-        index = grown(np.zeros(0, np.int64), 1 << (2 * len(waiting) - 1).bit_length(), -1)
+        index = grown(np.zeros(0, np.int64), 1 << (2 * len(waiting) - 1).bit_length())
         for first, end in steps(waiting[:kept]):
             call(pid.build, self.compiled, waiting, index, first, end)
             release_arrays((waiting, index))

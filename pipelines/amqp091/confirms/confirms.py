@@ -66,7 +66,7 @@ class Confirms(Remembers):
         "connection_id", "channel", "channel_epoch", "number", "exchange", "routing_key", "message_id", "body_size",
         "ts_ns", "frame_no", "capture", "packet", "unfinished", "cut_by", "numbered_by", ACKED,
     )  # fmt: skip
-    VERSION = 8
+    VERSION = 9
     STATE = ("conn", "gaps", "channels", "ledger", "returns", "waiting", "answers")
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}
 

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
 from amqpscope.pipelines.amqp091.confirms.returns import ENTRY
 from amqpscope.pipelines.amqp091.frames import FRAMES
-from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -337,10 +337,8 @@ def close(
             return False
         let_out(returns[2][rt.FIRST], -1, returns, out, state)
     ch.forget(channels)
-    entries, buckets, counts = returns
-    for entry in range(counts[rt.USED]):
-        if entries[entry, ENTRY.ACCOUNT] >= 0:
-            cd.empty(buckets, entries[entry, ENTRY.KEY])
+    entries, table, counts = returns
+    empty(table, entries, ENTRY.SCOPE, ENTRY.DIGEST, counts[rt.USED])
     for each in range(len(counts)):
         counts[each] = rt.NO_COUNTS[each]
     return True

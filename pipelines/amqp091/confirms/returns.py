@@ -1,10 +1,9 @@
 """Publishes that may be returned: a return belongs to the oldest equal one of its channel epoch.
 
 Equal means the same exchange, routing key, properties and body, by a digest. Each mandatory publish has an entry
-(`entries`, ENTRY), found by channel epoch and digest (`chained`): one message on many channels is in many chains. An
-entry goes when the publish is answered, because a broker returns first; the last LATE answered ones stay (`book`: in
-order), because not every broker does. Publishes before confirm mode, which nothing answers, count as well, up to a
-limit.
+(`entries`, ENTRY); the oldest of equal ones is found by channel epoch and digest (`kernels.lookup`). An entry goes when
+the publish is answered, because a broker returns first; the last LATE answered ones stay (in order), because not every
+broker does. Publishes before confirm mode, which nothing answers, count as well, up to a limit.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
-from amqpscope.dissector.kernels.hashing import mix
-from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.model import chained as cd
+from amqpscope.dissector.kernels.kernel import called
+from amqpscope.dissector.kernels.lookup import leave, place_of, row_of, table_of
 from amqpscope.pipelines.model.reuse import give, take
 from amqpscope.pipelines.model.store import declare, grown
 
@@ -31,12 +29,11 @@ LATE = 256
 class Entry(NamedTuple):
     """Columns of `entries`."""
 
-    KEY: int  # as PREVIOUS and NEXT of `chained.Link`
-    PREVIOUS: int
-    NEXT: int
-    ACCOUNT: int  # -1: free
-    EPOCH: int
+    SCOPE: int  # channel epoch : account << 32 | its number
     DIGEST: int
+    PREVIOUS: int  # the equal one before it; -1: none
+    NEXT: int  # the equal one after it; of free rows the next free one
+    NEWEST: int  # of the oldest of equal ones: the newest
     NUMBERED: int  # 1: it expects a confirm, 0: it was published before confirm mode
     CODE: int  # reply code of its return; -1: none came
     ROW: int  # of one that was answered: its id; else -1
@@ -53,44 +50,50 @@ FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST, LIVE = range(7)
 publishes that were answered, the first and the last of these (-1: none), entries in use."""
 NO_COUNTS = (-1, 0, 0, 0, -1, -1, 0)
 Returns = tuple[Array, Array, Array]
-"""`entries`, `buckets`, `counts`."""
+"""`entries`, their table, `counts`."""
 
 
 def fresh() -> Returns:
     """Return the state without entries."""
     return (
         np.zeros((16, len(ENTRY)), np.int64),
-        cd.fresh(),
+        np.zeros(32, np.int64),
         np.array(NO_COUNTS, np.int64),
     )
 
 
 def roomy(returns: Returns, more: int, compiled: bool = False) -> Returns:
     """Return the state with room for this many more entries."""
-    entries, buckets, counts = returns
+    entries, table, counts = returns
     entries = grown(entries, int(counts[USED]) + more)
-    return entries, cd.roomy(entries, buckets, compiled), counts
-
-
-@kernel
-def _key(account: int, epoch: int, digest: int) -> int:
-    return mix(mix(digest, account), epoch)
+    if len(table) < 2 * len(entries):
+        table = table_of(entries, (ENTRY.SCOPE, ENTRY.DIGEST), table, None, compiled)
+    return entries, table, counts
 
 
 @called
 def expect(returns: Returns, account: int, epoch: int, digest: int, numbered: int) -> int:
     """Return an entry for a mandatory publish; the caller has made room."""
-    entries, buckets, counts = returns
+    entries, table, counts = returns
     entry = take(entries, ENTRY.NEXT, counts, FREE, USED)
-    entries[entry, ENTRY.KEY] = _key(account, epoch, digest)
-    entries[entry, ENTRY.ACCOUNT] = account
-    entries[entry, ENTRY.EPOCH] = epoch
+    scope = account << 32 | epoch
+    entries[entry, ENTRY.SCOPE] = scope
     entries[entry, ENTRY.DIGEST] = digest
+    place = place_of(table, entries, ENTRY.SCOPE, scope, ENTRY.DIGEST, digest)
+    oldest = table[place] - 1
+    newest = entries[oldest, ENTRY.NEWEST] if oldest >= 0 else -1
+    if oldest < 0:
+        table[place] = entry + 1
+        oldest = entry
+    else:
+        entries[newest, ENTRY.NEXT] = entry
+    entries[oldest, ENTRY.NEWEST] = entry
+    entries[entry, ENTRY.PREVIOUS] = newest
+    entries[entry, ENTRY.NEXT] = -1
     entries[entry, ENTRY.NUMBERED] = numbered
     entries[entry, ENTRY.CODE] = -1
     entries[entry, ENTRY.ROW] = -1
     counts[LIVE] += 1
-    cd.enter(entries, buckets, entry)
     return entry
 
 
@@ -101,19 +104,33 @@ def answer(returns: Returns, account: int, epoch: int, digest: int, code: int) -
     Returns:
         Its entry; -1: there is none.
     """
-    entries, buckets, _ = returns
-    entry = buckets[_key(account, epoch, digest) & (len(buckets) - 1), 0]
-    while entry >= 0:
-        if (
-            entries[entry, ENTRY.DIGEST] == digest
-            and entries[entry, ENTRY.ACCOUNT] == account
-            and entries[entry, ENTRY.EPOCH] == epoch
-        ):
-            cd.leave(entries, buckets, entry)
-            entries[entry, ENTRY.CODE] = code
-            return entry
-        entry = entries[entry, ENTRY.NEXT]
-    return -1
+    entries, table, _ = returns
+    entry = row_of(table, entries, ENTRY.SCOPE, account << 32 | epoch, ENTRY.DIGEST, digest)
+    if entry >= 0:
+        _leave(returns, entry)
+        entries[entry, ENTRY.CODE] = code
+    return entry
+
+
+@called
+def _leave(returns: Returns, entry: int) -> None:
+    """Take an entry out of those that a return finds."""
+    entries, table, _ = returns
+    scope, digest = entries[entry, ENTRY.SCOPE], entries[entry, ENTRY.DIGEST]
+    place = place_of(table, entries, ENTRY.SCOPE, scope, ENTRY.DIGEST, digest)
+    before, after, oldest = entries[entry, ENTRY.PREVIOUS], entries[entry, ENTRY.NEXT], table[place] - 1
+    if before < 0 and after < 0:
+        leave(table, entries, ENTRY.SCOPE, ENTRY.DIGEST, entry)
+        return
+    if before < 0:
+        table[place] = after + 1
+        entries[after, ENTRY.NEWEST] = entries[entry, ENTRY.NEWEST]
+    else:
+        entries[before, ENTRY.NEXT] = after
+    if after < 0:
+        entries[oldest, ENTRY.NEWEST] = before
+    else:
+        entries[after, ENTRY.PREVIOUS] = before
 
 
 @called
@@ -137,11 +154,10 @@ def keep(returns: Returns, entry: int, row: int, outcome: int, answer_: int, ret
 @called
 def release(returns: Returns, entry: int) -> int:
     """Free an entry; return the reply code of its return, -1 for none."""
-    entries, buckets, counts = returns
+    entries, _, counts = returns
     code = entries[entry, ENTRY.CODE]
     if code < 0:
-        cd.leave(entries, buckets, entry)
-    entries[entry, ENTRY.ACCOUNT] = -1
+        _leave(returns, entry)
     give(entries, ENTRY.NEXT, counts, FREE, entry)
     counts[LIVE] -= 1
     return code

@@ -1,9 +1,9 @@
 """Consumers: which queue a delivery came from, by the consume of its tag or by the get that it answers.
 
-A consumer (`consumers`, CONS) is found by the hash of its tag (`chained`). Requests whose answer names what they
-got (basic.get, and basic.consume without a tag) are open in their order; where a gap makes that order uncertain they
-are forgotten, and the queue is unknown. A queue is the id of the event that names it: the request, or, where the
-request leaves the name empty, the queue.declare-ok before it on that channel.
+A consumer (`consumers`, CONS) is found by its channel and the hash of its tag (`kernels.lookup`). Requests whose answer
+names what they got (basic.get, and basic.consume without a tag) are open in their order; where a gap makes that order
+uncertain they are forgotten, and the queue is unknown. A queue is the id of the event that names it: the request, or,
+where the request leaves the name empty, the queue.declare-ok before it on that channel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
-from amqpscope.pipelines.model import chained as cd
+from amqpscope.dissector.kernels.lookup import enter, leave, table_of
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, give, take
 from amqpscope.pipelines.model.store import declare, grown
@@ -23,11 +23,8 @@ from amqpscope.pipelines.model.store import declare, grown
 class Consumer(NamedTuple):
     """Columns of `consumers`."""
 
-    KEY: int  # as PREVIOUS and NEXT of `chained.Link`
-    PREVIOUS: int
-    NEXT: int
+    NEXT: int  # of a free row the next one
     ACCOUNT: int  # -1: free
-    EPOCH: int
     TAG: int  # hash of its tag
     QUEUE: int  # id of the event that names its queue
     COUNT: int  # its outstanding deliveries
@@ -63,14 +60,15 @@ class Channel(NamedTuple):
 
 CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
 Consumers = tuple[Array, Array, Array, Array, Array]
-"""`consumers`, `buckets`, `asked`, `ends`, `counts`."""
+"""`consumers`, their `table`, `asked`, `ends`, `counts`."""
+BY = CONS.ACCOUNT, CONS.TAG
 
 
 def fresh() -> Consumers:
     """Return the state without consumers."""
     return (
         np.zeros((16, len(CONS)), np.int64),
-        cd.fresh(),
+        np.zeros(32, np.int64),
         np.zeros((16, len(ASK)), np.int64),
         np.full((16, len(CHAN)), -1, np.int64),
         np.array([-1, 0, -1, 0], np.int64),
@@ -79,47 +77,25 @@ def fresh() -> Consumers:
 
 def roomy(state: Consumers, accounts: int, more: int, compiled: bool = False) -> Consumers:
     """Return the state with room for this many accounts in all, and for more consumers and requests."""
-    consumers, buckets, asked, ends, counts = state
+    consumers, table, asked, ends, counts = state
     consumers = grown(consumers, int(counts[USED]) + more)
+    if len(table) < 2 * len(consumers):
+        table = table_of(consumers, BY, table, None, compiled)
     asked = grown(asked, int(counts[ASKED_USED]) + more)
-    return consumers, cd.roomy(consumers, buckets, compiled), asked, grown(ends, accounts, -1), counts
-
-
-@kernel
-def _key(account: int, tag: int) -> int:
-    mixed = tag ^ (account * 0x9E3779B1)
-    return mixed ^ (mixed >> 32)
-
-
-@kernel
-def find(state: Consumers, account: int, epoch: int, tag: int) -> int:
-    """Return the consumer with a tag; -1: none."""
-    consumers, buckets, _, _, _ = state
-    each = buckets[_key(account, tag) & (len(buckets) - 1), 0]
-    while each >= 0:
-        if (
-            consumers[each, CONS.TAG] == tag
-            and consumers[each, CONS.ACCOUNT] == account
-            and consumers[each, CONS.EPOCH] == epoch
-        ):
-            return each
-        each = consumers[each, CONS.NEXT]
-    return -1
+    return consumers, table, asked, grown(ends, accounts, -1), counts
 
 
 @called
-def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> int:
+def begin(state: Consumers, account: int, tag: int, queue: int) -> int:
     """Begin a consumer and return it; the caller has made room, and ended one with the same tag."""
-    consumers, buckets, _, ends, counts = state
+    consumers, table, _, ends, counts = state
     each = take(consumers, CONS.NEXT, counts, FREE, USED)
-    consumers[each, CONS.KEY] = _key(account, tag)
     consumers[each, CONS.ACCOUNT] = account
-    consumers[each, CONS.EPOCH] = epoch
     consumers[each, CONS.TAG] = tag
     consumers[each, CONS.QUEUE] = queue
     consumers[each, CONS.COUNT] = 0
     consumers[each, CONS.DEAD] = 0
-    cd.enter(consumers, buckets, each)
+    enter(table, consumers, CONS.ACCOUNT, CONS.TAG, each)
     first = ends[account, CHAN.CONSUMER]
     consumers[each, CONS.BEFORE_IT] = -1
     consumers[each, CONS.AFTER_IT] = first
@@ -132,8 +108,8 @@ def begin(state: Consumers, account: int, epoch: int, tag: int, queue: int) -> i
 @called
 def end(state: Consumers, consumer: int) -> None:
     """Free the tag of a consumer; its outstanding deliveries refer to the consumer until they are settled."""
-    consumers, buckets, _, ends, _ = state
-    cd.leave(consumers, buckets, consumer)
+    consumers, table, _, ends, _ = state
+    leave(table, consumers, CONS.ACCOUNT, CONS.TAG, consumer)
     before, after = consumers[consumer, CONS.BEFORE_IT], consumers[consumer, CONS.AFTER_IT]
     if before >= 0:
         consumers[before, CONS.AFTER_IT] = after

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import row_of
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
@@ -232,12 +233,12 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
         if not begins:
             co.ask(consumers, account, CHAN.CONSUME, queue, events[i, EV.ORDER], limit)
     elif word == ON_CONSUME_OK:
-        if tag != 0 and co.find(consumers, account, epoch, tag) < 0:
+        if tag != 0 and row_of(consumers[1], consumers[0], CONS.ACCOUNT, account, CONS.TAG, tag) < 0:
             row = co.answer(consumers, account, CHAN.CONSUME, conn, gaps)
             if row >= 0:
                 queue, limit, begins = asked[row, ASK.QUEUE], asked[row, ASK.LIMIT], True
     elif (word == ON_CANCEL or word == ON_CANCEL_OK) and tag != 0:
-        consumer = co.find(consumers, account, epoch, tag)
+        consumer = row_of(consumers[1], consumers[0], CONS.ACCOUNT, account, CONS.TAG, tag)
         if consumer >= 0:
             window = 2 * consumer + 1
             if word == ON_CANCEL_OK and prefetch[0][window, pf.WIN.LIMIT] > 0:  # what it answers was not seen
@@ -247,11 +248,11 @@ def consume(events: Array, more: Array, i: int, account: int, book: Book, own: O
             if word == ON_CANCEL_OK:
                 co.end(consumers, consumer)
     if begins:  # one with the same tag ends
-        old = co.find(consumers, account, epoch, tag)
+        old = row_of(consumers[1], consumers[0], CONS.ACCOUNT, account, CONS.TAG, tag)
         if old >= 0:
             pf.closed(prefetch, 2 * old + 1, identity, ts, 1)
             co.end(consumers, old)
-        consumer = co.begin(consumers, account, epoch, tag, queue)
+        consumer = co.begin(consumers, account, tag, queue)
         pf.reset(prefetch, 2 * consumer + 1, events[i, EV.CHANNEL], epoch, 0, limit)
 
 
@@ -268,7 +269,7 @@ def deliver(events: Array, more: Array, i: int, account: int, book: Book, own: O
         return DONE
     consumer, extra = -1, -1
     if pushed:
-        consumer = co.find(consumers, account, events[i, EV.EPOCH], more[i, MORE.TAG])
+        consumer = row_of(consumers[1], consumers[0], CONS.ACCOUNT, account, CONS.TAG, more[i, MORE.TAG])
         extra = consumer
     elif more[i, MORE.NO_ACK] >= 0:
         extra = -3 - consumers[3][account, CHAN.GOT]

@@ -83,7 +83,7 @@ class Settlements(Remembers):
         "connection_id", "channel", "channel_epoch", "number", "kind", "consumer_tag", "exchange", "routing_key",
         "redelivered", "body_size", "no_ack", "ts_ns", "frame_no", "capture", "packet", "unfinished", "cut_by", ACKED,
     )  # fmt: skip
-    VERSION = 7
+    VERSION = 8
     _STORES = ("deliveries", "answers", "queues", "filled", "turned")
     STATE = ("conn", "gaps", "channels", "ledger", "consumers", "transactions", "prefetch", "opened", *_STORES)
     FORMS: ClassVar = {"channels": (ch.cut, ch.whole)}

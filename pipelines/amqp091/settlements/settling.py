@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import called, kernel
+from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.dissector.kernels.pool import append_row
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import transactions as tx
@@ -34,7 +35,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     unsure_windows,
 )
 from amqpscope.pipelines.amqp091.settlements.transactions import ACT, ASKED, PERHAPS, PLAIN, SELECTED, TX
-from amqpscope.pipelines.model import chained as cd
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -360,10 +360,8 @@ def close(book: Book, own: Own, result: Result) -> bool:
         if not drain(account, book, own, result):
             return False
     ch.forget(channels)
-    consumers, buckets, _, _, counts = own[0]
-    for consumer in range(counts[USED]):
-        if consumers[consumer, CONS.ACCOUNT] >= 0 and consumers[consumer, CONS.DEAD] == 0:
-            cd.empty(buckets, consumers[consumer, CONS.KEY])
+    consumers, table, _, _, counts = own[0]
+    empty(table, consumers, CONS.ACCOUNT, CONS.TAG, counts[USED])
     for each in (counts, own[1][3]):
         each[FREE] = each[ASKED_FREE] = -1
         each[USED] = each[ASKED_USED] = 0
