@@ -2,7 +2,8 @@
 
 A sender that numbers its packets one by one (IPv4; Linux does so for each connection) left out a number, and paused
 before these bytes, though they are the next ones and it owed no acknowledgement: it sent them again. Windows numbers
-what goes to one address together, and its packets begin with a time to live of 128: they show nothing.
+what goes to one address together, and its packets begin with a time to live of 128: they show nothing. Nor does what
+follows a packet that is larger than any on a link: its card cuts it into several, each of which has a number.
 
 Sources: RFC 6864 §4 (identification), RFC 6298 §5 (what is lost last is sent again by a timer).
 """
@@ -21,6 +22,8 @@ PAUSE_NS = 100_000_000
 """How long the sender paused, at least; and twice the round trip."""
 TTL = 64
 """Time to live at most of senders that number each connection for itself."""
+LARGEST = 1460
+"""Bytes in a packet of Ethernet at most."""
 TIMER_NS = 200_000_000
 """Most of a pause that is its timer's (Linux: at least this); before, it may have had nothing to send."""
 
@@ -55,6 +58,6 @@ def observe_number(
         add(flows, out, slot, side, AGAIN, at, NOWHERE, batch.length[i], min(pause, TIMER_NS), -1)
     else:
         sending[mine, Sending.IN_ORDER] = 0
-    sending[mine, Sending.NUMBER] = number
+    sending[mine, Sending.NUMBER] = number if batch.length[i] <= LARGEST else 0
     sending[mine, Sending.NUMBER_TS] = batch.ts_ns[i]
     sending[mine, Sending.NUMBER_TOP] = top if direction[row ^ 1, Direction.ACKED] >= top else -1

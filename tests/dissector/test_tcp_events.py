@@ -108,11 +108,14 @@ def leave_out(tape: Tape, numbers: int) -> None:
     tape.packets[-1] = Packet(tape.packets[-1].ts_ns, data[:18] + (LEFT_OUT + numbers).to_bytes(2) + data[20:])
 
 
-@pytest.mark.parametrize("case", ["lost", "none left out", "no pause", "many", "owes", "Windows", "few before"])
+@pytest.mark.parametrize("case", ["lost", "none left out", "no pause", "many", "owes", "Windows", "few before", "cut"])
 def test_a_number_left_out_before_a_pause_shows_a_loss(case: str) -> None:
     tape = begun() if case != "few before" else Tape().play(handshake()[:2])
     for _ in range(8):
         tape.send(CLIENT, b"x" * 20)
+        tape.segment(SERVER)
+    if case == "cut":  # by the card, into as many as there are numbers
+        tape.send(CLIENT, b"x" * 4000)
         tape.segment(SERVER)
     if case == "owes":
         tape.send(SERVER, b"x" * 20)

@@ -175,9 +175,10 @@ def of_number(mine: Side, theirs: Side, ip: Any, segment: Segment, rtt_ns: int) 
             if before[-1][2] == theirs.top:
                 event = {"kind": "retransmission", "packet": segment.number, "of_packet": None}
                 found.append(event | {"bytes": segment.end - segment.begin, "late_ns": min(pause, 200_000_000)})
-                return found
-        if left_out:
+        if left_out and not found:
             mine.numbers = mine.numbers[-1:]
+    if segment.end - segment.begin > 1460:
+        mine.numbers.clear()
     return found
 
 
