@@ -70,7 +70,7 @@ def control(batch: Batch, i: int, row: int, of: Outstanding) -> bool:
     elif role == TIMEOUT:
         rows[row, SE.OUTLIVES] = 0 if code == 0 else 1
     elif role == ATTACH:
-        if ss.is_over(of.sessions, row):  # it is attached anew
+        if accounts[2 * row, ACC.SERVER_CLOSE] >= 0 or accounts[2 * row, ACC.CLIENT_CLOSE] >= 0:  # it is attached anew
             for account in range(2 * row, 2 * row + 2):
                 if not drain(account, 0, of):
                     return False

@@ -71,6 +71,7 @@ from amqpscope.pipelines.amqp010.sessions import AT_ONCE, COMMITTED, DONE_TO, SE
 from amqpscope.pipelines.model import channels as ch
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
+from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
 from amqpscope.pipelines.model.outstanding import SL
@@ -112,11 +113,11 @@ def apply_event(batch: Batch, i: int, of: Outstanding) -> int:
     """Apply an event to its session; return DONE, or why it stopped: call it again."""
     events, more, _ = batch
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    (_, table, _, _), rows = of.sessions
+    (accounts, table, _, _), rows = of.sessions
     row = row_of(table, rows, SE.KEY, more[i, MORE.SESSION], SE.KEY, more[i, MORE.SESSION])
     if row < 0 and role == ATTACH and side == SERVER:  # the name of what was attached before the capture
         row = row_of(table, rows, SE.KEY, more[i, MORE.TARGET], SE.KEY, more[i, MORE.TARGET])
-        if row >= 0 and ss.is_over(of.sessions, row):
+        if row >= 0 and (accounts[2 * row, ACC.SERVER_CLOSE] >= 0 or accounts[2 * row, ACC.CLIENT_CLOSE] >= 0):
             row = -1
         if row >= 0:
             rows[row, SE.OUTLIVES] = 0  # its timeout, if there is one, is granted later

@@ -164,13 +164,6 @@ def end(sessions: State, row: int, side: int, frame: int, ts: int) -> None:
 
 
 @kernel
-def is_over(sessions: State, row: int) -> bool:
-    """Return whether a side has ended a session."""
-    (accounts, _, _, _), _ = sessions
-    return accounts[2 * row, ACC.SERVER_CLOSE] >= 0 or accounts[2 * row, ACC.CLIENT_CLOSE] >= 0
-
-
-@kernel
 def unwrapped(low: int, high: int, near: int) -> tuple[int, int]:
     """Return a range of ids with these 32 bits whose end is nearest to an id (-1: none); it may begin below 0."""
     span = (high - low) & (WRAP - 1)

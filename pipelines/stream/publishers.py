@@ -172,26 +172,3 @@ def guess(rows: Array, row: int, number: int, epoch: int, conn: Array) -> int:
     if number > rows[row, PUB.ABOVE] and conn[CONN.CLIENT_GAPS] == rows[row, PUB.GAPS]:
         return NO
     return UNKNOWN
-
-
-@kernel
-def answered(rows: Array, row: int, number: int, refused: bool, frame: int, ts: int, guessed: int) -> int:
-    """Note the answer to an id of a publisher; return whether it was deduplicated, as far as known so far."""
-    rows[row, PUB.FRAME] = frame
-    rows[row, PUB.TS] = max(rows[row, PUB.TS], ts)
-    if refused:
-        rows[row, PUB.REFUSED] += 1
-        rows[row, PUB.HIGHEST_REFUSED] = max(rows[row, PUB.HIGHEST_REFUSED], number)
-    else:
-        rows[row, PUB.ACKED] += 1
-        rows[row, PUB.HIGHEST_ACKED] = max(rows[row, PUB.HIGHEST_ACKED], number)
-    if rows[row, PUB.COUNT] == rows[row, PUB.ACKED] + rows[row, PUB.REFUSED]:
-        rows[row, PUB.HIGHEST] = rows[row, PUB.HIGHEST_ACKED]
-    if refused:
-        return UNKNOWN
-    if guessed == SENT_BEFORE:
-        if rows[row, PUB.HIGHEST_REFUSED] < number:
-            return YES
-        rows[row, PUB.UNSURE] = 1
-        return UNKNOWN
-    return guessed

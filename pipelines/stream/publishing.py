@@ -238,8 +238,18 @@ def answer(events: Array, more: Array, i: int, listed: Array, of: Outstanding) -
         deduplicated = pb.UNKNOWN if refused else waiting[row, WAIT.GUESS]
         sender = row_of[publisher]
         if sender >= 0 and rows[sender, PUB.EPOCH] == waiting[row, WAIT.EPOCH]:
-            deduplicated = pb.answered(rows, sender, number, refused, events[i, EV.ORDER], events[i, EV.TS],
-                                       deduplicated)  # fmt: skip
+            rows[sender, PUB.FRAME] = events[i, EV.ORDER]
+            rows[sender, PUB.TS] = max(rows[sender, PUB.TS], events[i, EV.TS])
+            number_of, highest = (PUB.REFUSED, PUB.HIGHEST_REFUSED) if refused else (PUB.ACKED, PUB.HIGHEST_ACKED)
+            rows[sender, number_of] += 1
+            rows[sender, highest] = max(rows[sender, highest], number)
+            if rows[sender, PUB.COUNT] == rows[sender, PUB.ACKED] + rows[sender, PUB.REFUSED]:
+                rows[sender, PUB.HIGHEST] = rows[sender, PUB.HIGHEST_ACKED]
+            if deduplicated == pb.SENT_BEFORE:
+                deduplicated = pb.YES
+                if rows[sender, PUB.HIGHEST_REFUSED] >= number:
+                    deduplicated = pb.UNKNOWN
+                    rows[sender, PUB.UNSURE] = 1
         outcome = NACK if refused else ACK
         finish(of, row, outcome, more[i, MORE.POSITION], code, multiple, ANSWERED, -1, deduplicated)
     state[ST.LISTED] = -1

@@ -72,13 +72,6 @@ Result = tuple[Array, Array]
 
 
 @kernel
-def note_missed_select(account: int, transactions: tx.Transactions) -> None:
-    """Note that a tx.select may have been missed."""
-    if transactions[0][account, TX.MODE] == PLAIN:
-        transactions[0][account, TX.MODE] = PERHAPS
-
-
-@kernel
 def notice_gaps(account: int, book: Book, own: Own) -> None:
     """Apply a gap in what the client sends to windows and transactions, at the next event of their channel."""
     conn, gaps, _, _ = book
@@ -86,7 +79,8 @@ def notice_gaps(account: int, book: Book, own: Own) -> None:
     seen = ends[account, CHAN.GAPS]
     if seen != conn[CONN.CLIENT_GAPS]:
         unsure_windows(account, gaps[2 * (conn[CONN.CLIENT_GAPS] - 1) + CLIENT, GAP_FRAME] - 1, -1, own)
-        note_missed_select(account, own[1])
+        if own[1][0][account, TX.MODE] == PLAIN:  # a tx.select may have been missed
+            own[1][0][account, TX.MODE] = PERHAPS
         ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
 
 

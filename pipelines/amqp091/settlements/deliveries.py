@@ -58,7 +58,6 @@ from amqpscope.pipelines.amqp091.settlements.delivered import (
     Result,
     close_windows,
     finish,
-    note_missed_select,
     notice_gaps,
     plain,
     unsure_windows,
@@ -130,8 +129,8 @@ def walk(events: Array, more: Array, book: Book, own: Own, result: Result) -> in
                 frame, ts = events[i, EV.ORDER], events[i, EV.TS]
                 ch.note_cut(channels, account, conn, CLIENT, frame, ts, conn[CONN.LAST_CLIENT])
                 unsure_windows(account, frame, ts, own)
-                if events[i, EV.CUT] == 1:
-                    note_missed_select(account, transactions)
+                if events[i, EV.CUT] == 1 and transactions[0][account, TX.MODE] == PLAIN:
+                    transactions[0][account, TX.MODE] = PERHAPS  # it may have been a tx.select
         cn.update_connection(conn, gaps, events, i, state[ST.BASE] + i)
     state[ST.AT] = len(events)
     return DONE

@@ -42,7 +42,7 @@ from amqpscope.pipelines.model.channels import ACC
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
 from amqpscope.pipelines.model.events import EV
 from amqpscope.pipelines.model.outstanding import SL
-from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, take
+from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, give, take
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
 from amqpscope.pipelines.model.unanswered import ANSWERED, DISCARDED, NEVER, PATIENCE_NS, RECOVER, ROLLBACK
 from amqpscope.pipelines.model.unanswered import GAP as IN_GAP
@@ -229,7 +229,8 @@ def transact(events: Array, i: int, account: int, book: Book, own: Own, result: 
                     return NEEDS_PAGES
                 asked[first, ASKED.FIRST] = following
             over = asked[first, ASKED.COMMITS] == commits and not unsure
-            tx.answered(transactions, account)
+            work[account, TX.ASKED] = asked[first, ASKED.NEXT]
+            give(asked, ASKED.NEXT, transactions[3], ASKED_FREE, first)
             if over:
                 break
     return DONE
@@ -316,7 +317,8 @@ def drain(account: int, book: Book, own: Own, result: Result) -> bool:
             elif acts[act, ACT.ROLLED_TS] >= 0:
                 by, ts = ROLLBACK, acts[act, ACT.ROLLED_TS]
             take_effect(act, NONE, -1, by, ts, own, result)
-        tx.answered(transactions, account)
+        work[account, TX.ASKED] = asked[first, ASKED.NEXT]
+        give(asked, ASKED.NEXT, transactions[3], ASKED_FREE, first)
     if work[account, TX.RECOVER] >= 0:
         if not void(account, work[account, TX.RECOVER], -1, work[account, TX.RECOVER_TS], book, own, result):
             return False

@@ -20,7 +20,7 @@ import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, give
+from amqpscope.pipelines.model.reuse import ASKED_USED, FREE, give
 from amqpscope.pipelines.model.store import declare, grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
@@ -91,12 +91,3 @@ def free(state: Transactions, each: int) -> None:
     _, acts, _, counts = state
     acts[each, ACT.ROW] = -1
     give(acts, ACT.NEXT, counts, FREE, each)
-
-
-@kernel
-def answered(state: Transactions, account: int) -> None:
-    """Remove the oldest commit or rollback, and the acknowledgements that it was about."""
-    work, _, asked, counts = state
-    each = work[account, TX.ASKED]
-    work[account, TX.ASKED] = asked[each, ASKED.NEXT]
-    give(asked, ASKED.NEXT, counts, ASKED_FREE, each)
