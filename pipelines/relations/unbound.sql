@@ -47,15 +47,37 @@ reached as (
 delivered as (
     -- by any node, to whomever
     select exchange, routing_key from settlements where exchange <> '' group by exchange, routing_key
+),
+found as (
+    select s.client, s.server, s.vhost, s.exchange, s.routing_key, s.messages, b.bindings, b.bound_key, b.bound_queue,
+        b.bound_packet, s.connection_id, s.first_ts_ns, s.last_ts_ns, s.first_packet, s.last_packet, s.first_capture,
+        s.last_capture
+    from sums s
+    join covered k on s.server = k.server
+    join bound b on s.server = b.server and s.vhost = b.vhost and s.exchange = b.exchange and s.first_ts_ns >= b.from_ts_ns
+    left join aside a on s.exchange = a.exchange
+    left join reached r on s.server = r.server and s.vhost = r.vhost and s.exchange = r.exchange
+        and s.routing_key = r.routing_key
+    left join delivered d on s.exchange = d.exchange and s.routing_key = d.routing_key
+    where s.mandatories = 0 and a.exchange is null and r.exchange is null and d.exchange is null
+),
+former as (
+    -- keys with bindings that were in use until these came
+    select f.client, f.server, f.vhost, f.exchange, f.routing_key,
+        max_by(u.routing_key, lpad(cast(u.last_ts_ns as string), 20, '0') || u.routing_key) as former_key
+    from found f
+    join sums u on f.server = u.server and f.vhost = u.vhost and f.exchange = u.exchange
+        and u.last_ts_ns <= f.first_ts_ns and u.messages >= 10
+    join reached r on u.server = r.server and u.vhost = r.vhost and u.exchange = r.exchange
+        and u.routing_key = r.routing_key
+    left join sums o on u.server = o.server and u.vhost = o.vhost and u.exchange = o.exchange
+        and u.routing_key = o.routing_key and o.last_ts_ns > f.first_ts_ns
+    where o.server is null
+    group by f.client, f.server, f.vhost, f.exchange, f.routing_key
 )
-select s.client, s.server, s.vhost, s.exchange, s.routing_key, s.messages, b.bindings, b.bound_key, b.bound_queue,
-    b.bound_packet, s.connection_id, s.first_ts_ns, s.last_ts_ns, s.first_packet, s.last_packet, s.first_capture,
-    s.last_capture
-from sums s
-join covered k on s.server = k.server
-join bound b on s.server = b.server and s.vhost = b.vhost and s.exchange = b.exchange and s.first_ts_ns >= b.from_ts_ns
-left join aside a on s.exchange = a.exchange
-left join reached r on s.server = r.server and s.vhost = r.vhost and s.exchange = r.exchange
-    and s.routing_key = r.routing_key
-left join delivered d on s.exchange = d.exchange and s.routing_key = d.routing_key
-where s.mandatories = 0 and a.exchange is null and r.exchange is null and d.exchange is null
+select f.client, f.server, f.vhost, f.exchange, f.routing_key, f.messages, f.bindings, f.bound_key, f.bound_queue,
+    f.bound_packet, o.former_key, f.connection_id, f.first_ts_ns, f.last_ts_ns, f.first_packet, f.last_packet,
+    f.first_capture, f.last_capture
+from found f
+left join former o on f.client = o.client and f.server = o.server and f.vhost = o.vhost and f.exchange = o.exchange
+    and f.routing_key = o.routing_key

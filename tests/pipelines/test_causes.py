@@ -12,10 +12,12 @@ from tests.pipelines.conversations import (
     BEAT,
     at,
     begun_before,
+    bind,
     closed,
     connected,
     consume,
     declare,
+    exchange,
     given,
     later,
     of_tapes,
@@ -104,3 +106,73 @@ def test_what_left_a_queue_is_not_known_where_a_reader_has_no_virtual_host(tmp_p
     reader = begun_before(40001, 0.1).play([given("", "q", 30, number) for number in range(1, 2)])
     rows = related(of_tapes(tmp_path, closed(feed), reader), "queues")
     assert {(row["vhost"], row["left_over"]) for row in rows} == {("/", None), ("", None)}
+
+
+def test_a_queue_whose_last_consumer_was_thrown_out(tmp_path: Path) -> None:
+    def said(comes_back: bool) -> str:
+        feed = connected(40000, name="erp").play(declare("labels"))
+        maker = connected(40001, 0.05, name="maker").play(consume("labels", no_ack=False))
+        close = commands.Connection.Close(320, "CONNECTION_FORCED - maintenance", 0, 0)
+        at(maker, 1).play([(SERVER, method(close, 0)), (CLIENT, method(commands.Connection.CloseOk(), 0))]).end()
+        tapes = [closed(at(feed, 2).play([sent("", "labels", 20)])), maker]
+        if comes_back:
+            tapes.append(at(connected(40002, 1.5, name="maker").play(consume("labels")), 3).play([(CLIENT, BEAT)]))
+        return text_of("cnx-forced", tmp_path, *tapes)
+
+    assert "nobody consumes from labels since, and 20 messages are left in it" in said(comes_back=False)
+    assert "nobody" not in said(comes_back=True)
+
+
+def working(port: int, name: str, seconds: float, prefetch: int = 20) -> Tape:
+    """A consumer of queue q that settles sixty messages one after the other, each after some seconds."""
+    limit = [(CLIENT, method(commands.Basic.Qos(prefetch_count=prefetch))), (SERVER, method(commands.Basic.QosOk()))]
+    tape = connected(port, 0.1, name=name).play([*limit, *consume("q", tag=name, no_ack=False)])
+    last = 60
+    tape.play([given("", "q", 1, number, tag=name) for number in range(1, prefetch + 1)])
+    for number in range(1, last + 1):
+        later(tape, seconds).play([(CLIENT, method(commands.Basic.Ack(number)))])
+        if number + prefetch <= last:
+            tape.play([given("", "q", 1, number + prefetch, tag=name)])
+    return closed(tape)
+
+
+def test_one_of_several_consumers_that_is_slow(tmp_path: Path) -> None:
+    feed = connected(40000, name="web").play([*declare("q"), sent("", "q", 180)])
+    quick = [working(40001, "thumb-0", 0.02), working(40002, "thumb-1", 0.02)]
+    said = text_of("con-slow", tmp_path, closed(feed), *quick, working(40003, "thumb-2", 1.5))
+    assert "consumer thumb-2 is much slower than 2 others of queue q" in said
+    assert not findings(of_tapes(tmp_path, closed(feed), *quick, working(40003, "thumb-2", 0.1)), "con-slow")
+    alone = of_tapes(tmp_path, closed(feed), working(40003, "thumb-2", 1.5))
+    assert not [row for row in findings(alone, "con-slow") if "much slower" in row["text"]]
+
+
+def test_who_stands_still_is_not_slow(tmp_path: Path) -> None:
+    feed = connected(40000, name="web").play([*declare("q"), sent("", "q", 300)])
+    tape = connected(40001, 0.1, name="invoicer").play(
+        [(CLIENT, method(commands.Basic.Qos(prefetch_count=10))), (SERVER, method(commands.Basic.QosOk()))]
+    )
+    tape.play([*consume("q", no_ack=False), given("", "q", 10)])
+    for number in range(1, 71):
+        later(tape, 0.05).play([(CLIENT, method(commands.Basic.Ack(number))), given("", "q", 1, number + 10)])
+    rows = findings(of_tapes(tmp_path, closed(feed), later(tape, 20).play([(CLIENT, BEAT)])))
+    assert [row["code"] for row in rows if row["code"].startswith("con-")] == ["con-unsettled"]
+
+
+def test_a_key_that_was_renamed(tmp_path: Path) -> None:
+    def severity(former: int, again: bool) -> list[str]:
+        tape = connected(40000, name="shop").play(
+            [*exchange("shop"), *declare("q"), *bind("q", "shop", "order.created")]
+        )
+        tape.play([sent("shop", "order.created", former)] if former else [])
+        later(tape, 1).play([sent("shop", "order.placed", 30)])
+        if again:
+            later(tape, 1).play([sent("shop", "order.created", 5)])
+        reader = connected(40001, 0.5, name="billing").play(consume("q"))
+        tapes = closed(tape), at(reader.play([given("shop", "order.created", former)] if former else []), 5)
+        return [
+            row["severity"]
+            for row in findings(of_tapes(tmp_path, tapes[0], tapes[1].play([(CLIENT, BEAT)])), "pub-unbound")
+        ]
+
+    assert severity(20, again=False) == ["warning"]
+    assert severity(20, again=True) == severity(0, again=False) == ["note"]

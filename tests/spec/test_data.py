@@ -92,6 +92,7 @@ MUST_HAVE = {
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "covered": "server last_ts_ns",
     "undelivered": "server vhost queue ins outs messages max_length message_ttl_ms consumers",
+    "orphaned": "server vhost queue connection_id gone_ts_ns left_over",
     "unbound": "client server vhost exchange routing_key messages bindings bound_key bound_queue bound_packet",
     "republished": "server vhost queue into_queue client messages most",
     "dead_paths": "connection_id from_client since_ts_ns",
