@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.lookup import empty
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import (
     ACCEPTED,
@@ -142,6 +141,5 @@ def close(of: Outstanding) -> bool:
     for account in range(2 * channels[3][0]):
         if not drain(account, rows[account // 2, SE.OUTLIVES], of):
             return False
-    empty(channels[1], rows, SE.KEY, SE.KEY, channels[3][0])
-    channels[3][0] = 0
+    ss.forget(of.sessions)
     return True

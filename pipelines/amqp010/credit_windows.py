@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.lookup import enter, row_of
+from amqpscope.dissector.kernels.lookup import empty, enter, row_of
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import REFUSALS
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
@@ -49,9 +49,7 @@ from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
 from amqpscope.pipelines.model.store import declare
 
-PLAIN, TRANSFER, COMPLETED, FLOW, SUBSCRIBE, CANCEL, MODE, STOP, OVER, DETACHED = range(10)
-CLOSES, CHANGES = range(-2, 0)
-"""Further reasons to stop: the connection is over; a session or a subscription changes (`apply`)."""
+PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
 ROLES = {
     "message.transfer": TRANSFER,
     "session.completed": COMPLETED,
@@ -129,8 +127,7 @@ def walk(
 ) -> int:  # fmt: skip
     """Walk over a batch from state[ST.AT] on; return why it stopped (DONE: at the end of the batch).
 
-    It stops where the caller ends a connection, or applies an event that few are of. There is room for as many sessions
-    and subscriptions as the batch names.
+    There is room for as many sessions and subscriptions as the batch names.
     """
     events, more, _ = batch
     count = subscribed[2]
@@ -142,10 +139,9 @@ def walk(
         if ledger[3][lg.BK.FREE] < 0:
             return NEEDS_PAGES
         if events[i, EV.CONNECTION] != conn[CONN.ID]:
-            return CLOSES
-        role = more[i, MORE.ROLE] if more[i, MORE.SESSION] != 0 and events[i, EV.FROM_CLIENT] >= 0 else PLAIN
-        if role > FLOW and state[ST.APPLIED] != i:
-            return CHANGES
+            close(conn, gaps, subscribed, sessions, ledger, sizes, written, state)
+            cn.open_connection(conn, events[i, EV.CONNECTION])
+            state[ST.WINDOW] = AT_LEAST
         if events[i, EV.SOURCE] == CONNECTIONS and 0 <= more[i, MORE.RTT] <= MOST_ROUND_TRIP:
             state[ST.WINDOW] = max(2 * more[i, MORE.RTT], AT_LEAST)
         if events[i, EV.SOURCE] == FRAMES_010 and events[i, EV.FROM_CLIENT] >= 0:
@@ -156,17 +152,66 @@ def walk(
                     used[used[0]] = channel
                     amounts[channel] = 1
                 amounts[channel] += size
-            if role == COMPLETED:
-                completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
-            elif role == TRANSFER and events[i, EV.FROM_CLIENT] == SERVER:
-                deliver(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
-            elif role == FLOW and events[i, EV.FROM_CLIENT] == CLIENT:
-                grant(batch, i, conn, gaps, subscribed, written, state)
+            if more[i, MORE.ROLE] > PLAIN and more[i, MORE.SESSION] != 0:
+                apply_event(batch, i, conn, gaps, subscribed, sessions, ledger, sizes, written, state)
             if events[i, EV.CUT] > 0:
                 cn.add_gap(conn, gaps, events[i, EV.FROM_CLIENT], events[i, EV.ORDER], events[i, EV.TS], -1)
         cn.update_connection(conn, gaps, events, i, more[i, MORE.IDENTITY])
     state[ST.AT] = len(events)
     return DONE
+
+
+@kernel
+def apply_event(
+    batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
+    sizes: Sizes, written: Written, state: Array,
+) -> None:  # fmt: skip
+    """Apply an event; there is a free page."""
+    events, more, _ = batch
+    table, rows, count = subscribed
+    role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
+    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
+    if role == COMPLETED:
+        completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
+    elif role >= OVER:
+        if role == OVER or more[i, MORE.VALUE] not in REFUSALS:
+            missing = role == DETACHED and side == SERVER and more[i, MORE.VALUE] <= 0
+            for each in range(count[0]):
+                if rows[each, SESSION] == more[i, MORE.SESSION] and rows[each, LIVE] == 1:
+                    since, ts = rows[each, SUB.SINCE], events[i, EV.TS]
+                    if missing and since >= 0:  # with the session.detach, what may have ended the wait
+                        wait(written, state, conn, rows, each, since, rows[each, SUB.SINCE_TS], -1, ts, 0, 0)
+                        rows[each, SUB.SINCE] = -1
+                    over(batch, i, rows, each, conn, gaps, written, state)
+    elif role == TRANSFER:
+        if side == SERVER:
+            deliver(batch, i, row, conn, gaps, rows, sessions, ledger, sizes, written, state)
+    elif side == CLIENT and role == SUBSCRIBE:
+        if row < 0 and count[0] >= AT_MOST:
+            return
+        if row < 0:
+            row = count[0]
+            count[0] = row + 1
+            rows[row, KEY] = more[i, MORE.KEY]
+            enter(table, rows, KEY, KEY, row)
+        else:
+            over(batch, i, rows, row, conn, gaps, written, state)
+        begin(batch, i, rows, row, conn)
+    elif side == CLIENT and row >= 0 and rows[row, LIVE] == 1:
+        if role == CANCEL:
+            over(batch, i, rows, row, conn, gaps, written, state)
+        elif role == MODE:
+            rows[row, FLOW_MODE] = max(more[i, MORE.VALUE], CREDIT)
+        elif role == STOP:
+            rows[row, STOPPING] = events[i, EV.NUMBER]
+            rows[row, MORE_MESSAGES] = 0
+            rows[row, MORE_BYTES] = 0
+            if events[i, EV.NUMBER] < 0:  # when it is completed will not be known
+                stop(batch, i, rows, row, conn, gaps, written, state)
+            remember(batch, i, row, 0, rows, sessions, ledger)
+        else:
+            grant(batch, i, rows, row)
+            look(batch, i, rows, row, conn, gaps, written, state)
 
 
 @kernel
@@ -187,15 +232,27 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
 
 
 @kernel
-def grant(
-    batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, written: Written, state: Array
-) -> None:  # fmt: skip
+def begin(batch: Batch, i: int, rows: Array, row: int, conn: Array) -> None:
+    """Begin a subscription without credit."""
+    _, more, _ = batch
+    key, period = rows[row, KEY], rows[row, PERIOD] + 1
+    for column in range(WIDTH):
+        rows[row, column] = 0
+    for column in (SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED, STOPPING):
+        rows[row, column] = -1
+    rows[row, KEY] = key
+    rows[row, PERIOD] = period
+    rows[row, SESSION] = more[i, MORE.SESSION]
+    rows[row, SUB.ID] = more[i, MORE.IDENTITY]
+    rows[row, SUB.GAPS] = gaps_of(conn)
+    rows[row, LIVE] = 1
+    rows[row, FLOW_MODE] = WINDOW
+
+
+@kernel
+def grant(batch: Batch, i: int, rows: Array, row: int) -> None:
     """Add credit, at once or to what there will be after a stop."""
     _, more, _ = batch
-    table, rows, _ = subscribed
-    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
-    if row < 0 or rows[row, LIVE] != 1:
-        return
     value = more[i, MORE.VALUE]
     amount = NEVER if value < 0 or value == UNLIMITED else value
     stopping = rows[row, STOPPING] >= 0
@@ -205,19 +262,16 @@ def grant(
     rows[row, column] = NEVER if amount == NEVER or rows[row, column] == NEVER else rows[row, column] + amount
     if not stopping and rows[row, MESSAGES] > 0 and rows[row, BYTES] > 0:
         rows[row, OPENED] = 1
-    look(batch, i, rows, row, conn, gaps, written, state)
 
 
 @kernel
 def deliver(
-    batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
+    batch: Batch, i: int, row: int, conn: Array, gaps: Array, rows: Array, sessions: ss.State, ledger: lg.Ledger,
     sizes: Sizes, written: Written, state: Array,
 ) -> None:  # fmt: skip
-    """Use credit for a delivery."""
-    events, more, _ = batch
+    """Use credit for a delivery; it has eleven parameters because it touches all that the walk remembers."""
+    events, _, _ = batch
     amounts, _ = sizes
-    table, rows, _ = subscribed
-    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
     channel = events[i, EV.CHANNEL] & (CHANNELS - 1)
     size = max(amounts[channel] - 1, 0)
     if row >= 0 and rows[row, LIVE] == 1:
@@ -311,67 +365,7 @@ def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
         rows[row, SUB.SINCE_TS] = events[i, EV.TS]
 
 
-def apply(
-    batch: Batch, i: int, conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger,
-    written: Written, state: Array,
-) -> None:  # fmt: skip
-    """Apply an event that begins, ends or stops subscriptions; there is a free page."""
-    events, more, _ = batch
-    table, rows, count = subscribed
-    role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
-    state[ST.APPLIED] = i
-    if role >= OVER:
-        if role == OVER or more[i, MORE.VALUE] not in REFUSALS:
-            missing = role == DETACHED and side == SERVER and more[i, MORE.VALUE] <= 0
-            for each in range(count[0]):
-                if rows[each, SESSION] == more[i, MORE.SESSION] and rows[each, LIVE] == 1:
-                    since, ts = rows[each, SUB.SINCE], events[i, EV.TS]
-                    if missing and since >= 0:  # with the session.detach, what may have ended the wait
-                        wait(written, state, conn, rows, each, since, rows[each, SUB.SINCE_TS], -1, ts, 0, 0)
-                        rows[each, SUB.SINCE] = -1
-                    over(batch, i, rows, each, conn, gaps, written, state)
-    elif side == CLIENT and role == SUBSCRIBE:
-        if row < 0 and count[0] >= AT_MOST:
-            return
-        if row < 0:
-            row = count[0]
-            count[0] = row + 1
-            rows[row, KEY] = more[i, MORE.KEY]
-            enter(table, rows, KEY, KEY, row)
-        else:
-            over(batch, i, rows, row, conn, gaps, written, state)
-        begin(batch, i, rows, row, conn)
-    elif side == CLIENT and row >= 0 and rows[row, LIVE] == 1:
-        if role == CANCEL:
-            over(batch, i, rows, row, conn, gaps, written, state)
-        elif role == MODE:
-            rows[row, FLOW_MODE] = max(more[i, MORE.VALUE], CREDIT)
-        else:
-            rows[row, STOPPING] = events[i, EV.NUMBER]
-            rows[row, MORE_MESSAGES] = rows[row, MORE_BYTES] = 0
-            if events[i, EV.NUMBER] < 0:  # when it is completed will not be known
-                stop(batch, i, rows, row, conn, gaps, written, state)
-            remember(batch, i, row, 0, rows, sessions, ledger)
-
-
-def begin(batch: Batch, i: int, rows: Array, row: int, conn: Array) -> None:
-    """Begin a subscription without credit."""
-    _, more, _ = batch
-    key, period = rows[row, KEY], rows[row, PERIOD] + 1
-    for column in range(WIDTH):
-        rows[row, column] = 0
-    for column in (SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED, STOPPING):
-        rows[row, column] = -1
-    rows[row, KEY] = key
-    rows[row, PERIOD] = period
-    rows[row, SESSION] = more[i, MORE.SESSION]
-    rows[row, SUB.ID] = more[i, MORE.IDENTITY]
-    rows[row, SUB.GAPS] = gaps_of(conn)
-    rows[row, LIVE] = 1
-    rows[row, FLOW_MODE] = WINDOW
-
-
+@kernel
 def over(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """End a subscription, and its wait."""
     events, more, _ = batch
@@ -384,10 +378,28 @@ def over(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
     rows[row, STOPPING] = -1
 
 
-def close(conn: Array, gaps: Array, subscribed: Subscribed, written: Written, state: Array) -> None:
-    """End the waits of all subscriptions of the connection; there is room for two of each."""
-    _, rows, count = subscribed
+@kernel
+def close(
+    conn: Array, gaps: Array, subscribed: Subscribed, sessions: ss.State, ledger: lg.Ledger, sizes: Sizes,
+    written: Written, state: Array,
+) -> None:  # fmt: skip
+    """End all subscriptions of the connection; there is room for two waits of each."""
+    table, rows, count = subscribed
     for row in range(count[0]):
         prove(rows, row, NONE, -1, conn, written, state)
         if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
             end_wait(rows, row, conn, written, state)
+    empty(table, rows, KEY, KEY, count[0])
+    count[0] = 0
+    accounts = sessions[0][0]
+    for account in range(2 * sessions[0][3][0]):
+        slot = lg.first_above(ledger, accounts, account, -1)
+        while slot >= 0:
+            following = lg.following(ledger, slot)
+            lg.remove(ledger, accounts, slot)
+            slot = following
+    ss.forget(sessions)
+    amounts, used = sizes
+    for k in range(1, used[0] + 1):
+        amounts[used[k]] = 0
+    used[0] = 0

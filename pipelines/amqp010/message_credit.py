@@ -68,21 +68,16 @@ class MessageCredit(Remembers):
         """See `Remembers`."""
         self.retained.drop()
         self.conn, self.gaps = cn.fresh()
-        self.state = np.zeros(len(ST), np.int64)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin a connection."""
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
         self.rows = np.zeros((0, cw.WIDTH), np.int64)
         self.subscribed = table_of(self.rows, (KEY, KEY), self.rows[:, KEY]), self.rows, np.zeros(1, np.int64)
         self.sizes = np.zeros(CHANNELS, np.int64), np.zeros(CHANNELS + 1, np.int64)
+        self.state = np.zeros(len(ST), np.int64)
         self.state[ST.WINDOW] = AT_LEAST
         self._make_room(0)
 
-    def _make_room(self, more: int, sessions: int = 0) -> None:
-        """Make room for this many more subscriptions and sessions, and for waits."""
-        self.sessions = ss.roomy(self.sessions, sessions)
+    def _make_room(self, more: int) -> None:
+        """Make room for this many more subscriptions, and for their waits."""
         _, rows, count = self.subscribed
         need = min(int(count[0]) + more, AT_MOST)
         if need > len(rows):
@@ -99,23 +94,15 @@ class MessageCredit(Remembers):
         batch = self._batch(events, at)
         _, more, _ = batch
         self.gaps = cn.with_room(self.conn, self.gaps, events.lacking)
-        names, subscribes = len(np.unique(more[:, MORE.SESSION])), np.count_nonzero(more[:, MORE.ROLE] == cw.SUBSCRIBE)
-        self._make_room(int(subscribes), names)
-        self.state[[ST.AT, ST.APPLIED]] = 0, -1
+        self.sessions = ss.roomy(self.sessions, len(np.unique(more[:, MORE.SESSION])))
+        self._make_room(int(np.count_nonzero(more[:, MORE.ROLE] == cw.SUBSCRIBE)))
+        self.state[ST.AT] = 0
         why = NEEDS_OUTPUT_ROOM
         while why != DONE:
             why = call(cw.walk, self.compiled, batch, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger,
                        self.sizes, self.written, self.state)  # fmt: skip
-            i = int(self.state[ST.AT])
             if why == NEEDS_PAGES:
                 self.ledger = lg.roomy(self.ledger, 2 * len(self.ledger[0]), self.compiled)
-            elif why == cw.CHANGES:
-                call(cw.apply, False, batch, i, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger,
-                     self.written, self.state)  # fmt: skip
-            elif why == cw.CLOSES:
-                yield from self._close()
-                self._make_room(int(subscribes), names)
-                cn.open_connection(self.conn, int(batch[0][i, EV.CONNECTION]))
             else:
                 yield from self._waits()
         self.retained.end(self._referred())
@@ -158,14 +145,10 @@ class MessageCredit(Remembers):
     def finish(self) -> Iterator[Rows]:
         """See `walk.Walk`."""
         self.retained.close()
-        yield from self._close()
-        self.forget()
-
-    def _close(self) -> Iterator[Rows]:
-        """End the connection."""
-        call(cw.close, False, self.conn, self.gaps, self.subscribed, self.written, self.state)
+        call(cw.close, self.compiled, self.conn, self.gaps, self.subscribed, self.sessions, self.ledger, self.sizes,
+             self.written, self.state)  # fmt: skip
         yield from self._waits()
-        self._begin()
+        self.forget()
 
     @property
     def _subscriptions(self) -> Ints:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.dissector.kernels.lookup import enter, table_of
+from amqpscope.dissector.kernels.lookup import empty, enter, table_of
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.model.channels import ACC, OWN_WIDTH, Channels
 from amqpscope.pipelines.model.digests import combined, hashed
@@ -151,6 +151,14 @@ def renew_account(accounts: Array, account: int) -> None:
     accounts[account, RESUMED] = 0
     accounts[account, DONE_FROM] = 0
     accounts[account, DONE_TO] = -1
+
+
+@kernel
+def forget(sessions: State) -> None:
+    """Forget all sessions, of which nothing is outstanding."""
+    (_, table, _, counts), rows = sessions
+    empty(table, rows, SE.KEY, SE.KEY, counts[0])
+    counts[0] = 0
 
 
 @kernel

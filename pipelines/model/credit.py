@@ -72,7 +72,6 @@ class State(NamedTuple):
     CHANGES: int
     WAITS: int
     WINDOW: int  # ns within which a delivery follows a credit
-    APPLIED: int  # the last event that the caller applied, where the kernel stops at some
     CLOSING: int  # subscriptions that are closed, at the end of the connection
     AGE: int  # the least age of a chunk that was delivered (ns); NEVER: none
 
@@ -137,6 +136,7 @@ def cut_off(rows: Array, row: int, conn: Array, gaps: Array, until: int, written
     return True
 
 
+@kernel
 def end_wait(rows: Array, row: int, conn: Array, written: Written, state: Array) -> None:
     """End a wait with the close of the connection, or at the end of what was captured."""
     server, client = conn[CONN.SERVER_CLOSE], conn[CONN.CLIENT_CLOSE]

@@ -52,7 +52,7 @@ class StreamCredit(Remembers):
             ("subscription_id", "credit", "correlation_id", "response_code", "stream", "properties", *sd.CHUNK)
         ),
     }  # fmt: skip
-    VERSION = 6
+    VERSION = 5
     STATE = ("conn", "gaps", "state", "subscriptions", "retained", "servers")
 
     def __init__(self, compiled: bool = False) -> None:
