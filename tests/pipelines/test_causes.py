@@ -151,9 +151,10 @@ def test_who_stands_still_is_not_slow(tmp_path: Path) -> None:
     tape = connected(40001, 0.1, name="invoicer").play(
         [(CLIENT, method(commands.Basic.Qos(prefetch_count=10))), (SERVER, method(commands.Basic.QosOk()))]
     )
-    tape.play([*consume("q", no_ack=False), given("", "q", 10)])
+    tape.play(consume("q", no_ack=False))
     for number in range(1, 71):
-        later(tape, 0.05).play([(CLIENT, method(commands.Basic.Ack(number))), given("", "q", 1, number + 10)])
+        later(tape, 0.05).play([given("", "q", 1, number), (CLIENT, method(commands.Basic.Ack(number)))])
+    tape.play([given("", "q", 10, 71)])
     rows = findings(of_tapes(tmp_path, closed(feed), later(tape, 20).play([(CLIENT, BEAT)])))
     assert [row["code"] for row in rows if row["code"].startswith("con-")] == ["con-unsettled"]
 
