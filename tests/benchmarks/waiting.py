@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.model import events as ev
-from amqpscope.pipelines.model.event_rows import prepared
+from amqpscope.pipelines.model.event_rows import ACKED, prepared
 from amqpscope.pipelines.model.events import Events
 from amqpscope.pipelines.run import kernels
 from amqpscope.pipelines.run.event_store import completed, layouts
@@ -176,7 +176,8 @@ def _rows(source: int, columns: Columns, count: int, kept: Any, compiled: bool) 
     }
     layout = kept[source]
     rows = completed(source, pa.table(arrays), layout.base)
-    return prepared(source, rows, (*layout.leading, *layout.further), compiled)
+    made = prepared(source, rows, (*layout.leading, *layout.further), compiled)
+    return made if ACKED in made.column_names else made.append_column(ACKED, pa.nulls(count, pa.int64()))
 
 
 def measure(kind: str, count: int) -> dict[str, Any]:
