@@ -90,7 +90,7 @@ def test_tables_are_those_of_one_process(
     made = archive.dissect_captures(sources, lambda begin: Options(), to)
     names = list(dict.fromkeys(name for name, *_ in steps))
     assert names[0] == "starting Spark"
-    assert names[-1] == "dissecting connections"
+    assert names[-1] in {"reading packets", "dissecting connections"}  # a short last step may pass between two looks
     assert all(0 <= done <= total == sum(source.size for source in sources) for _, done, total, _ in steps[1:])
     shown = [re.fullmatch(r"(\d+) of (\d+) files, ([\d,]+) rows?", counts) for *_, counts in steps[1:]]
     assert all(each and int(each[2]) == len(sources) for each in shown)
