@@ -13,7 +13,6 @@ from amqpscope.dissector.tcp.events import (
     observe_fin,
     observe_reset,
     observe_syn,
-    round_trip,
 )
 from amqpscope.dissector.tcp.faults import note
 from amqpscope.dissector.tcp.identities import identify
@@ -117,7 +116,7 @@ def take(
         direction[row, Direction.SHOWN] = max(direction[row, Direction.SHOWN], sent)
         observe_beyond(flows, row, sent, batch.ts_ns[i])
         if copy == 0 and conn[slot, Conn.UNSETTLED] == 0:
-            observe_number(batch, i, flows, out, slot, side, -1, round_trip(flows, slot))
+            observe_number(batch, i, flows, out, slot, side, -1)
     if lacks(flows, row) or lacks(flows, other):
         release_overdue(flows, out, slot)
     if conn[slot, Conn.UNSETTLED] == 0 and (
@@ -294,7 +293,7 @@ def take_bytes(
         if flows.conn[slot, Conn.CLOSER] < 0:
             direction[row, Direction.AGAIN_TS] = batch.ts_ns[i]
     if not copy and flows.conn[slot, Conn.UNSETTLED] == 0:
-        observe_number(batch, i, flows, out, slot, side, pos, round_trip(flows, slot))
+        observe_number(batch, i, flows, out, slot, side, pos)
         observe_bytes(batch, i, flows, out, slot, side, pos)
     if end_pos <= here:
         if not (length == 1 and pos == here - 1):  # a keep-alive is no loss

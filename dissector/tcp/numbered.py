@@ -11,6 +11,7 @@ Sources: RFC 6864 §4 (identification), RFC 6298 §5 (what is lost last is sent 
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.packets.segments import SegmentBatch
 from amqpscope.dissector.tcp.event_rows import NOWHERE, add, sending_of
+from amqpscope.dissector.tcp.events import round_trip
 from amqpscope.dissector.tcp.sending import Sending
 from amqpscope.dissector.tcp.state import AGAIN, Direction, Flows, Results
 
@@ -29,9 +30,7 @@ TIMER_NS = 200_000_000
 
 
 @kernel
-def observe_number(
-    batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int, trip_ns: int
-) -> None:  # fmt: skip
+def observe_number(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: int, side: int, pos: int) -> None:
     """Note the number of a packet that is no copy and begins at `pos` (-1: no bytes), and a loss that it shows."""
     direction, sending = flows.direction, flows.sending
     row = 2 * slot + side
@@ -52,7 +51,7 @@ def observe_number(
         and batch.ttl[i] <= TTL
         and pos == direction[row, Direction.TOP]
         and sending[mine, Sending.NUMBER_TOP] == top
-        and pause >= max(PAUSE_NS, 2 * trip_ns)
+        and pause >= max(PAUSE_NS, 2 * round_trip(flows, slot))
     ):
         at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
         add(flows, out, slot, side, AGAIN, at, NOWHERE, batch.length[i], min(pause, TIMER_NS), -1)

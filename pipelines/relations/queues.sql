@@ -242,8 +242,8 @@ scattered as (
     group by q.vhost, q.queue
     having count(*) > 1 and count(distinct c.cluster_name) < count(*)
 ),
--- nobody knows the virtual host of connections that began before the capture
 elsewhere as (
+    -- nobody knows the virtual host of connections that began before the capture
     select k.server, k.queue
     from (select server, queue from queues where vhost = '') k
     join (select server, queue from queues where vhost <> '') o on k.server = o.server and k.queue = o.queue
