@@ -63,6 +63,19 @@ def _send(play: Play, link: FarLink, client: str, bursts: int, count: int, size:
         sender.close()
 
 
+def _fetch(play: Play, link: FarLink, count: int, size: int, prefetch: int) -> None:
+    """A branch office works off what has piled up, at the far end of a link."""
+    with far_broker(link) as far:
+        feeder = play.publisher("feeder")
+        feeder.publish(key=play.name, body="p" * size, repeat=count)
+        feeder.wait()
+        with play.sniff(interface="shaky"):
+            reader = play.worker("branch", prefetch=prefetch, host=far)
+            for _ in range(count):
+                reader.ack(tag=reader.take(seconds=5)["tag"])
+            reader.close()
+
+
 @tickets(*ALL)
 def full_uplink(play: Play) -> None:
     """A camera sends more than its link lets through, for two seconds."""
@@ -72,15 +85,7 @@ def full_uplink(play: Play) -> None:
 @tickets(*ALL)
 def full_downlink(play: Play) -> None:
     """A branch office fetches what has piled up through a link that is full meanwhile."""
-    with far_broker(Narrow(60_000)) as far:
-        feeder = play.publisher("feeder")
-        feeder.publish(key=play.name, body="p" * 4_000, repeat=33)
-        feeder.wait()
-        with play.sniff(interface="shaky"):
-            reader = play.worker("branch", prefetch=20, host=far)
-            for _ in range(33):
-                reader.ack(tag=reader.take(seconds=5)["tag"])
-            reader.close()
+    _fetch(play, Narrow(60_000), 33, 4_000, 20)
 
 
 @tickets(*ALL)
@@ -111,25 +116,13 @@ def longer_path(play: Play) -> None:
         sender.close()
 
 
-def _fetch(play: Play, each: int) -> None:
-    """A branch office works off messages of three packets, over a way of 20 ms."""
-    feeder = play.publisher("feeder")
-    feeder.publish(key=play.name, body="p" * 3_500, repeat=32)
-    feeder.wait()
-    with far_broker(LosesTails(each)) as far, play.sniff(interface="shaky"):
-        reader = play.worker("branch", prefetch=1, host=far)
-        for _ in range(32):
-            reader.ack(tag=reader.take(seconds=5)["tag"])
-        reader.close()
-
-
 @tickets(*ALL)
 def loses_tails(play: Play) -> None:
     """The last packet of some is lost: nothing in the capture is there twice, or in another order."""
-    _fetch(play, 4)
+    _fetch(play, LosesTails(4), 32, 3_500, 1)
 
 
 @tickets(*TWO)
 def loses_nothing(play: Play) -> None:
     """All of them arrive."""
-    _fetch(play, 1000)
+    _fetch(play, LosesTails(1000), 32, 3_500, 1)
