@@ -67,13 +67,25 @@ waits as (
         where f.cause = 'prefetch' and f.consumer_tag is null
     ) w group by connection_id, channel, channel_epoch, consumer_tag
 ),
-ends as (
+cancels as (
     -- its answer says so as well, where the request is missing
     select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns, min_by(packet, frame_no) as packet,
         min_by(capture, frame_no) as capture,
         min_by(case when from_client = (method = 'basic.cancel') then 'client' else 'server' end, frame_no) as cancelled_by
     from operations where method = 'basic.cancel' or method = 'basic.cancel-ok'
     group by connection_id, channel, channel_epoch, consumer_tag
+),
+spans as (
+    -- a consumer ends when it is cancelled, or else with its channel or its connection
+    select k.connection_id, k.channel, k.channel_epoch, k.consumer_tag, h.opened_ts_ns,
+        coalesce(x.ts_ns, h.closed_ts_ns, n.closed_ts_ns) as ended_ts_ns, x.ts_ns as cancelled_ts_ns,
+        x.packet as cancelled_packet, x.capture as cancelled_capture, x.cancelled_by
+    from consumers k
+    left join endpoints n on k.connection_id = n.connection_id
+    left join channels h on k.connection_id = h.connection_id and k.channel = h.channel
+        and k.channel_epoch = h.channel_epoch
+    left join cancels x on k.connection_id = x.connection_id and k.channel = x.channel
+        and k.channel_epoch = x.channel_epoch and k.consumer_tag = x.consumer_tag
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch, k.consumer_tag,
     -- tags that brokers and clients make up: amq.ctag-..., ctag1.9f3..., of Bunny and of Kombu
@@ -82,7 +94,7 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     coalesce(g.queue, t.queue, g.queue_by_key) as queue,
     g.queue is null and t.queue is null and g.queue_by_key is not null as is_by_key,
     case when l.prefetch_count is not null then l.prefetch_count
-        when t.frame_no is not null and h.opened_ts_ns is not null then 0 else cast(null as int) end as prefetch,
+        when t.frame_no is not null and x.opened_ts_ns is not null then 0 else cast(null as int) end as prefetch,
     coalesce(l.is_shared, false) as is_shared,
     t.no_ack, t.ts_ns as begun_ts_ns, t.capture as begun_capture, t.packet as begun_packet,
     coalesce(g.deliveries, 0) as deliveries,
@@ -93,14 +105,12 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     g.oldest_open_ts_ns, coalesce(g.bytes, 0) as bytes,
     coalesce(w.waits, 0) as waits, coalesce(w.full_ns, 0) as full_ns, w.longest_ns as longest_wait_ns,
     cast(coalesce(w.full_ns, 0) as double)
-        / nullif(cast(coalesce(x.ts_ns, h.closed_ts_ns, n.closed_ts_ns, n.last_ts_ns) - coalesce(t.ts_ns, g.first_ts_ns)
-        as double), 0) as full_share,
+        / nullif(cast(coalesce(x.ended_ts_ns, n.last_ts_ns) - coalesce(t.ts_ns, g.first_ts_ns) as double), 0) as full_share,
     p.p50_ns as settle_p50_ns, g.settle_max_ns,
     g.first_ts_ns, g.last_ts_ns,
     f.deliver_capture as first_capture, f.deliver_packet as first_packet,
     z.deliver_capture as last_capture, z.deliver_packet as last_packet,
-    x.ts_ns as cancelled_ts_ns, x.capture as cancelled_capture, x.packet as cancelled_packet, x.cancelled_by,
-    g.ended_by
+    x.cancelled_ts_ns, x.cancelled_capture, x.cancelled_packet, x.cancelled_by, x.ended_ts_ns, g.ended_by
 from consumers k
 left join endpoints n on k.connection_id = n.connection_id
 left join tags t on k.connection_id = t.connection_id and k.channel = t.channel
@@ -109,11 +119,9 @@ left join given g on k.connection_id = g.connection_id and k.channel = g.channel
     and k.channel_epoch = g.channel_epoch and k.consumer_tag = g.consumer_tag
 left join limits l on k.connection_id = l.connection_id and k.channel = l.channel
     and k.channel_epoch = l.channel_epoch and k.consumer_tag = l.consumer_tag and l.latest = 1
-left join channels h on k.connection_id = h.connection_id and k.channel = h.channel
-    and k.channel_epoch = h.channel_epoch
 left join waits w on k.connection_id = w.connection_id and k.channel = w.channel
     and k.channel_epoch = w.channel_epoch and k.consumer_tag = w.consumer_tag
-left join ends x on k.connection_id = x.connection_id and k.channel = x.channel
+left join spans x on k.connection_id = x.connection_id and k.channel = x.channel
     and k.channel_epoch = x.channel_epoch and k.consumer_tag = x.consumer_tag
 left join latency_summary p on k.connection_id = p.connection_id and k.channel = p.channel
     and k.channel_epoch = p.channel_epoch and k.consumer_tag = p.consumer_tag

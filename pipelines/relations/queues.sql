@@ -34,12 +34,8 @@ doubted as (
 ),
 parted as (
     -- a queue that is deleted with its last consumer takes nothing from there on
-    select c.server, coalesce(c.vhost, '') as vhost, c.queue, max(coalesce(c.cancelled_ts_ns, h.closed_ts_ns)) as ts_ns
-    from consumers c
-    left join channels h on c.connection_id = h.connection_id and c.channel = h.channel
-        and c.channel_epoch = h.channel_epoch
-    group by c.server, coalesce(c.vhost, ''), c.queue
-    having count(*) = count(coalesce(c.cancelled_ts_ns, h.closed_ts_ns))
+    select server, coalesce(vhost, '') as vhost, queue, max(ended_ts_ns) as ts_ns
+    from consumers group by server, coalesce(vhost, ''), queue having count(*) = count(ended_ts_ns)
 ),
 gone as (
     select p.server, p.vhost, p.queue, p.ts_ns

@@ -16,6 +16,7 @@ from tests.dissector.wire import CLIENT, SERVER, T0, Tape, Turn, method
 from tests.pipelines.analyzed import findings, related, walked
 from tests.pipelines.conversations import (
     BEAT,
+    BYE,
     begun_before,
     bind,
     closed,
@@ -84,6 +85,32 @@ def test_a_purge_before_all_messages_takes_none(comes_first: bool, left: int | N
     (tmp_path / "made.pcap").write_bytes(pcap(tape.packets, ns=True))
     (row,) = related(walked(tmp_path / "made.pcap"), "queues")
     assert row["left_over"] == left
+
+
+ENDS: dict[str, list[Turn]] = {
+    "it stays": [],
+    "its cancel": [
+        (CLIENT, method(commands.Basic.Cancel(consumer_tag="c"))),
+        (SERVER, method(commands.Basic.CancelOk(consumer_tag="c"))),
+    ],
+    "its channel": [
+        (CLIENT, method(commands.Channel.Close(200, "", 0, 0))),
+        (SERVER, method(commands.Channel.CloseOk())),
+    ],
+    "its connection": [(CLIENT, method(BYE, 0)), (SERVER, method(commands.Connection.CloseOk(), 0))],
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_queue_that_goes_with_its_last_consumer_takes_nothing_from_there_on(how: str, tmp_path: Path) -> None:
+    """However that ended."""
+    command = commands.Queue.Declare(queue="q", auto_delete=True)
+    made = [(CLIENT, method(command)), (SERVER, method(commands.Queue.DeclareOk("q", 0, 0)))]
+    reader = connected(40001).play([*made, *consume("q"), *ENDS[how]])
+    web = connected(40000, 2).play([sent("", "q", 40)])
+    tables = of_tapes(tmp_path, reader.end() if how == "its connection" else reader, web)
+    (queue,), (consumer,) = related(tables, "queues"), related(tables, "consumers")
+    assert (queue["ins"], consumer["ended_ts_ns"] is None) == ((40, True) if how == "it stays" else (None, False))
 
 
 def lossy() -> Tape:
