@@ -1,8 +1,8 @@
 """The command `amqpscope extcap`: Wireshark captures by it, and shows findings as they appear.
 
 Wireshark runs each program in its extcap folder: with `--extcap-interfaces` to learn what it offers, with `--capture`
-to write a pcapng to a fifo (https://www.wireshark.org/docs/wsdg_html_chunked/ChCaptureExtcap.html). Packets go there at
-once. Beside them, what came so far is summed up again and again; what is new is a comment on the next packet.
+to write a pcapng to a fifo (https://www.wireshark.org/docs/wsdg_html_chunked/ChCaptureExtcap.html). Packets go there as
+they come. Beside them, what came so far is summed up again and again; what is new is a comment on the next packet.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ arg {number=0}{call=--interface}{display=Interface}{type=string}{default=any}{to
 
 
 def tcpdump(interface: str, only: str) -> list[str]:
-    """Return the command that writes packets of an interface to its output, each at once."""
-    return ["tcpdump", "-i", interface, "-U", "--immediate-mode", "-q", "-w", "-", *shlex.split(only)]
+    """Return the command that writes packets of an interface to its output, each within a second.
+
+    Not with --immediate-mode: for it the kernel keeps a slot of the snap length (256 KiB) for each packet, so its
+    buffer of 2 MiB is full after a few, however small they are.
+    """
+    return ["tcpdump", "-i", interface, "-U", "-q", "-w", "-", *shlex.split(only)]
 
 
 def capture(command: Sequence[str], fifo: Path) -> None:

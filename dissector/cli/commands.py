@@ -131,7 +131,7 @@ class Frames:
         ("frames trouble.pcap --connection 10.0.3.7:41418 --method 'basic.*'", "messages of one client"),
         ("frames trouble.pcap --queue orders -c 20 --tz local", "the first 20 frames that name a queue, in local time"),
         ("frames trouble.pcap --format json | jq .method", "for other programs; ids and times in ns are text"),
-        ("frames -", "live: tcpdump -i any -U --immediate-mode -w - port 5672 | amqpscope frames -"),
+        ("frames -", "live: tcpdump -i any -U -w - port 5672 | amqpscope frames -"),
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

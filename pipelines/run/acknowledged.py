@@ -85,23 +85,25 @@ def _keys(rows: pa.Table, known: pa.Array, frames: Any, sides: Any) -> Ints:
     return keys.fill_null(-1).to_numpy()
 
 
-def cuts(parts: Mapping[int, Iterable[pa.Table]], asks: Mapping[int, pa.Array], some: pa.Array) -> pa.Table:
+def cuts(
+    parts: Mapping[int, Iterable[pa.Table]], asks: Mapping[int, pa.Array], some: pa.Array, now_ns: int
+) -> pa.Table:
     """Return the connections with a request that may still be acknowledged, and where it stands: from there they wait.
 
     Args:
         parts: prepared rows by source.
         asks: see `asking`.
         some: connections that go on.
+        now_ns: the latest time of a row, of any connection.
     """
     acks = _rows(parts, ev.ACKS, ("connection_id", "from_client", "last_frame_no"), some)
     acks = acks.set_column(1, "from_client", pc.invert(acks["from_client"]))
     through = acks.group_by(["connection_id", "from_client"]).aggregate([("last_frame_no", "max")])
-    found, latest = [], []
+    found = []
     for source, words in asks.items():
         order = ev.order(source)
         columns = tuple(dict.fromkeys(("connection_id", "from_client", "frame_no", "ts_ns", "what", order)))
         rows = _rows(parts, source, columns, some)
-        latest.append(rows.select(["connection_id", "ts_ns"]))
         rows = rows.filter(pc.is_in(rows["what"], value_set=words)).join(through, ["connection_id", "from_client"])
         rows = rows.filter(pc.greater(rows["frame_no"], pc.fill_null(rows["last_frame_no_max"], -1)))
         found.append(
@@ -109,9 +111,8 @@ def cuts(parts: Mapping[int, Iterable[pa.Table]], asks: Mapping[int, pa.Array], 
         )
     if not found:
         return pa.table({"connection_id": pa.array([], pa.int64()), "frame_no": pa.array([], pa.int64())})
-    until = pa.concat_tables(latest).group_by("connection_id").aggregate([("ts_ns", "max")])
-    waiting = pa.concat_tables(found).join(until, "connection_id")
-    is_young = pc.greater_equal(waiting["ts_ns"], pc.subtract(waiting["ts_ns_max"], PATIENCE_NS))
+    waiting = pa.concat_tables(found)
+    is_young = pc.greater(waiting["ts_ns"], now_ns - PATIENCE_NS)
     return first(waiting.filter(is_young).select(["connection_id", "frame_no"]))
 
 

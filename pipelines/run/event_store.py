@@ -183,15 +183,20 @@ class EventStore:
         """Return the connections with at least this many frames and messages in memory, and no rows in files."""
         if not least:
             return self._in_memory(_connections(part for parts in self.parts_in_memory.values() for part in parts))
-        parts = [
-            part["connection_id"]
-            for source in self.layouts
-            if ev.FIRST_FRAMES <= source <= ev.MESSAGES
-            for part in self.parts_in_memory[source]
-        ]
+        parts = self._of_frames("connection_id")
         counts = pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.int64()).value_counts()
         found = counts.field("values").filter(pc.greater_equal(counts.field("counts"), least))
         return self._in_memory(found.drop_null())
+
+    def since_ns(self, default: int) -> int:
+        """Return the time of the first frame or message in memory (ns)."""
+        found = (pc.min(times).as_py() for times in self._of_frames("ts_ns"))
+        return min((time for time in found if time is not None), default=default)
+
+    def _of_frames(self, name: str) -> list[pa.ChunkedArray]:
+        """Return a column of all frames and messages in memory."""
+        sources = (source for source in self.layouts if ev.FIRST_FRAMES <= source <= ev.MESSAGES)
+        return [part[name] for source in sources for part in self.parts_in_memory[source]]
 
     def _in_memory(self, some: pa.Array) -> pa.Array:
         return some.filter(pc.invert(pc.is_in(some, value_set=self._spilled)))

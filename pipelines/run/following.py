@@ -92,7 +92,8 @@ class Analysis:
     def _step(self, is_last: bool) -> None:
         """Walk over the rows so far."""
         ended = self.engine.walk_batch(is_last)
-        self.engine.conclude_batch(ended, self._dissection.dissector.held_ns, is_last)
+        held_ns = min(self._dissection.dissector.held_ns, self.engine.runner.held_ns)
+        self.engine.conclude_batch(ended, held_ns, is_last)
 
 
 class Shown(Analysis):

@@ -22,13 +22,13 @@ _EMPTY = pa.schema([("connection_id", pa.int64()), ("frame_no", pa.int64())]).em
 Parts = dict[int, list[pa.Table]]
 
 
-def cuts(parts: Parts, some: pa.Array, patience_ns: int | None) -> pa.Table:
+def cuts(parts: Parts, some: pa.Array, since_ns: int | None) -> pa.Table:
     """Return the connections with a delivery that is not whole, and its first frame: events from there on wait.
 
     Args:
         parts: prepared rows by source.
         some: connections that go on.
-        patience_ns: how long they wait, by the time of frames; None for as long as the connection goes on.
+        since_ns: after what time a delivery began that is waited for; None for as long as the connection goes on.
     """
     found = [_EMPTY]
     whole = _rows(parts[ev.MESSAGES], ("connection_id", "order"), some)
@@ -39,8 +39,8 @@ def cuts(parts: Parts, some: pa.Array, patience_ns: int | None) -> pa.Table:
             continue
         begun = rows.filter(pc.and_(pc.is_in(rows["what"], value_set=words), pc.invert(rows["from_client"])))
         last = begun.group_by(["connection_id", "channel"]).aggregate([("frame_no", "max"), ("ts_ns", "max")])
-        if patience_ns is not None:
-            last = last.filter(pc.greater_equal(last["ts_ns_max"], pc.max(rows["ts_ns"]).as_py() - patience_ns))
+        if since_ns is not None:
+            last = last.filter(pc.greater(last["ts_ns_max"], since_ns))
         last = last.select(["connection_id", "frame_no_max"]).rename_columns(["connection_id", "frame_no"])
         others = begun.filter(pc.is_in(begun["what"], value_set=stand_last)).select(["connection_id", "frame_no"])
         for there in (whole.rename_columns(["connection_id", "frame_no"]), others):

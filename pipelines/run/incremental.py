@@ -112,7 +112,7 @@ class Continuing(Engine):
 
         Args:
             ended: connections.
-            held_ns: time of the first bytes of which rows come later (`IdleDissector.held_ns`).
+            held_ns: time of the first bytes or events whose rows come later (`IdleDissector.held_ns`, of `Runner`).
             is_last: whether everything is final.
         """
         for each in self.over_keys:

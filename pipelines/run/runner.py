@@ -228,7 +228,8 @@ class Runner:
         parts = self.store.parts_in_memory
         in_tls = rows["connection_id"].filter(pc.is_valid(rows["tls_version"]))  # nobody knows this time there
         plain = some.filter(pc.invert(pc.is_in(some, value_set=in_tls.combine_chunks())))
-        waiting = [cuts(parts, some, self.patience_ns), acknowledged.cuts(parts, self.store.asks, plain)]
+        since_ns = None if self.patience_ns is None else self.now - self.patience_ns
+        waiting = [cuts(parts, some, since_ns), acknowledged.cuts(parts, self.store.asks, plain, self.now)]
         yield from self._walk(self.store.take(some, None, acknowledged.first(pa.concat_tables(waiting))))
         yield from self._leave()
 
@@ -244,6 +245,11 @@ class Runner:
         yield from self._leave()
         if self._pool is not None:
             self._pool.shutdown()
+
+    @property
+    def held_ns(self) -> int:
+        """The time of the first event that waits, so that rows of it come later (ns); OPEN_NS without any."""
+        return self.store.since_ns(OPEN_NS)
 
     @property
     def going_on(self) -> list[int]:

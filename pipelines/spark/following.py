@@ -294,7 +294,7 @@ def _analyze(job: Job, walks: Walks, number: int, task: Task) -> None:
     rest = {
         **engine.rest(engine.going_on),
         "ended": pa.table({"connection_id": pa.concat_arrays(ended)}),
-        "held_ns": dissector.held_ns,
+        "held_ns": min(dissector.held_ns, engine.runner.held_ns),
     }
     task.leave(f"{REST}{number}", pack(REST, VERSION, rest))
     task.leave(STATISTICS.format(number), pack(STATISTICS, VERSION, engine.runner.take_out()))

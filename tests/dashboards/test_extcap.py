@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -79,11 +80,39 @@ def test_it_ends_when_the_reader_does(tmp_path: Path) -> None:
     reader.join()
 
 
+def loopback() -> None:
+    if subprocess.run(["tcpdump", "-i", "lo", "-d"], check=False, capture_output=True).returncode:
+        pytest.skip("capturing is not allowed here")
+
+
+@needs("tcpdump")
+def test_nothing_is_dropped_on_a_busy_machine() -> None:
+    """500 packets pass while tcpdump does not run."""
+    loopback()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
+        command = extcap.tcpdump("lo", f"tcp port {server.getsockname()[1]}")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as captured:
+            assert captured.stderr is not None
+            assert "listening" in captured.stderr.readline()
+            captured.send_signal(signal.SIGSTOP)
+            client.connect(server.getsockname())
+            other, _ = server.accept()
+            with other:
+                for _ in range(250):
+                    client.sendall(b"?")
+                    other.recv(1)
+            captured.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            captured.terminate()
+            said = captured.stderr.read()
+    assert "0 packets dropped by kernel" in said, said
+    assert int(said.split()[0]) >= 250, said
+
+
 @needs("tshark", "tcpdump")
 def test_live_on_loopback(tmp_path: Path) -> None:
     """A recorded connection, played between two sockets, captured by what Wireshark's own program runs."""
-    if subprocess.run(["tcpdump", "-i", "lo", "-d"], check=False, capture_output=True).returncode:
-        pytest.skip("capturing is not allowed here")
+    loopback()
     out = tmp_path / "out.pcapng"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

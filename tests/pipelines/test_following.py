@@ -79,6 +79,9 @@ def rotated(name: str, borders: list[int], slower: int) -> list[tuple[int, str, 
     name="begun_before.pcap", borders=[65536], kills=[], slower=1
 )  # publishes are known later than their deliveries
 @example(name="begun_before.pcap", borders=[65536], kills=[], slower=1000)  # more than a minute later
+@example(
+    name="stream_super.pcap", borders=[462, 485, 34247], kills=[], slower=1000
+)  # a request that TCP did not acknowledge while others went on
 def test_statistics_are_those_of_one_pass_whatever_is_killed(
     name: str, borders: list[int], kills: list[int], slower: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
