@@ -34,7 +34,7 @@ class Called:
 
     def _client(self, rule: Rule, row: dict[str, Any]) -> dict[str, Any]:
         """Return how clients without names of their own are called, where others from there are called the same."""
-        if "(" in rule.values.get("connection_id", "("):  # it is about several connections
+        if not rule.is_about_one_connection:
             return {}
         known = {name: self._addresses.get(row.get(connection, -1)) for name, connection in BY.items()}
         return {name: found[1] for name, found in known.items() if found and found[0] == row.get(name)}

@@ -45,6 +45,7 @@ class Rule:
         applies: SQL that selects rows where the rule can say anything; empty: always.
         complete: whether its silence proves nothing where bytes are missing.
         unsure: SQL that selects why (`reason`) its silence proves nothing else; empty: it proves something.
+        several: whether a row that is no group is about several connections all the same; it has the id of one.
     """
 
     code: str
@@ -60,6 +61,13 @@ class Rule:
     applies: str = ""
     complete: bool = False
     unsure: str = ""
+    several: bool = False
+
+    @property
+    def is_about_one_connection(self) -> bool:
+        """Whether each finding is about the connection that it has, not about several of which that is one."""
+        connection = self.values.get("connection_id")
+        return connection is not None and not self.several and (self.group is None or connection in self.group)
 
     @property
     def sql(self) -> str:
@@ -145,9 +153,11 @@ def _rule(entry: Mapping[str, Any], name: str) -> Rule:
     for key in ("from", "where"):
         if not isinstance(entry.get(key), str):
             raise RuleError(f"{where}: no {key}")
-    group = entry.get("group")
+    group, several = entry.get("group"), entry.get("several", False)
+    if not isinstance(several, bool) or (several and "connection_id" not in values):
+        raise RuleError(f"{where}: several is true or false, and says of which connections its connection_id is one")
     return Rule(
         code, entry["severity"], entry["party"], entry["from"], entry["where"], texts["text"], texts.get("advice", ""),
         dict(values), None if group is None else tuple(group), entry.get("having", ""), entry.get("applies", ""),
-        bool(entry.get("complete", False)), entry.get("unsure", ""),
+        bool(entry.get("complete", False)), entry.get("unsure", ""), several,
     )  # fmt: skip

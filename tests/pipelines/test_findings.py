@@ -316,6 +316,8 @@ def test_users_add_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (("x.publishes > 1000", "true; select 1"), "rule my-exchange: more than one statement"),
         (("{exchange}", "{queue}"), "names {queue}, which is not among its values"),
         (('"warning"', '"bad"'), "severity is not one of"),
+        (('where = "', 'several = "yes"\nwhere = "'), "several is true or false"),
+        (('where = "', 'several = true\nwhere = "'), "several .* says of which connections its connection_id is one"),
         (("[[rule]]", "[[rules]]"), "no .*rule.* in it"),
     ],
 )
@@ -327,6 +329,19 @@ def test_a_wrong_rule_is_one_line(
     out = capsys.readouterr()
     assert re.search(message, out.err) and len(out.err.splitlines()) == 1
     assert out.out == ""
+
+
+def test_a_rule_is_about_one_connection_or_several(tmp_path: Path) -> None:
+    def is_about_one(fields: str, connection: str) -> bool:
+        values = f"{fields}\n[rule.values]{connection}"
+        (tmp_path / "mine.toml").write_text(RULE.replace("[rule.values]", values))
+        (rule,) = rules.user(tmp_path / "mine.toml")
+        return rule.is_about_one_connection
+
+    one, least = '\nconnection_id = "x.connection_id"', '\nconnection_id = "min(x.connection_id)"'
+    assert is_about_one("", one) and is_about_one('group = ["x.connection_id"]', one)
+    assert not is_about_one('group = ["x.client"]', least) and not is_about_one("group = []", least)
+    assert not is_about_one("several = true", one) and not is_about_one("", "")
 
 
 # ---- the first screen
