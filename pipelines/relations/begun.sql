@@ -1,16 +1,53 @@
--- One row per consumer that began before the capture and is given messages of one exchange and routing key: how many were
--- published with these meanwhile, at least. Its queue, and what else leads there, is not known.
+-- One row per consumer that began before the capture, whose queue and prefetch are not known: how many deliveries it held,
+-- how long its messages had waited, and how many were published meanwhile that may be for it, at least.
 -- None without rows of settlements.
-with given as (
-    select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, n.server, n.vhost, min(s.exchange) as exchange,
-        min(s.routing_key) as routing_key, min(s.deliver_ts_ns) as first_ts_ns, max(s.deliver_ts_ns) as last_ts_ns
-    from consumers c
+with old as (
+    select connection_id, channel, channel_epoch, consumer_tag, first_ts_ns, last_ts_ns
+    from consumers where begun_ts_ns is null and deliveries >= 20
+),
+taken as (
+    select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, n.server, n.vhost, s.exchange, s.routing_key,
+        s.deliver_ts_ns, t.latency_ns
+    from old c
     join settlements s on c.connection_id = s.connection_id and c.channel = s.channel
         and c.channel_epoch = s.channel_epoch and c.consumer_tag = s.consumer_tag
     join endpoints n on s.connection_id = n.connection_id
-    where c.begun_ts_ns is null and c.deliveries >= 20
-    group by s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, n.server, n.vhost
-    having min(s.exchange) = max(s.exchange) and min(s.routing_key) = max(s.routing_key)
+    left join transits t on s.connection_id = t.deliver_connection_id and s.deliver_frame_no = t.deliver_frame_no
+        and t.latency_ns >= 0
+),
+had as (
+    select connection_id, channel, channel_epoch, consumer_tag, server, vhost, count(latency_ns) as waits,
+        min(latency_ns) as wait_min_ns, max(latency_ns) as wait_max_ns, min(exchange) as exchange,
+        min(routing_key) as routing_key, min(exchange) = max(exchange) and min(routing_key) = max(routing_key) as is_alike,
+        min(deliver_ts_ns) as first_ts_ns, max(deliver_ts_ns) as last_ts_ns
+    from taken group by connection_id, channel, channel_epoch, consumer_tag, server, vhost
+),
+held as (
+    select o.connection_id, o.channel, o.channel_epoch, o.consumer_tag, o.ts_ns, o.ts_ns + o.width_ns as to_ts_ns, o.low,
+        o.high, c.first_ts_ns, c.last_ts_ns,
+        max(o.high) over (partition by o.connection_id, o.channel, o.channel_epoch, o.consumer_tag) as most
+    from old c
+    join occupancy o on c.connection_id = o.connection_id and c.channel = o.channel
+        and c.channel_epoch = o.channel_epoch and c.consumer_tag = o.consumer_tag
+    where o.level = 'unacked'
+),
+fullest as (
+    select connection_id, channel, channel_epoch, consumer_tag, min(ts_ns) as ts_ns
+    from held where high = most group by connection_id, channel, channel_epoch, consumer_tag
+),
+levels as (
+    -- between its first delivery and its last one, once it had held the most
+    select h.connection_id, h.channel, h.channel_epoch, h.consumer_tag, count(*) as buckets, min(h.low) as held_min,
+        max(h.high) as held_max, min(h.ts_ns) as held_from_ts_ns, max(h.to_ts_ns) as held_to_ts_ns
+    from held h
+    join fullest f on h.connection_id = f.connection_id and h.channel = f.channel and h.channel_epoch = f.channel_epoch
+        and h.consumer_tag = f.consumer_tag and h.ts_ns > f.ts_ns
+    where h.ts_ns > h.first_ts_ns and h.to_ts_ns < h.last_ts_ns
+    group by h.connection_id, h.channel, h.channel_epoch, h.consumer_tag
+),
+given as (
+    select connection_id, channel, channel_epoch, consumer_tag, server, vhost, exchange, routing_key, first_ts_ns, last_ts_ns
+    from had where is_alike
 ),
 sent as (
     -- a virtual host that was not seen may be any
@@ -68,7 +105,16 @@ counts as (
     select connection_id, channel, channel_epoch, consumer_tag, place, max(ended) - min(begun) as publishes
     from sums where connection_id is not null
     group by connection_id, channel, channel_epoch, consumer_tag, place
+),
+counted as (
+    select connection_id, channel, channel_epoch, consumer_tag,
+        cast(sum(case when publishes > 0 then publishes else 0 end) as bigint) as publishes
+    from counts group by connection_id, channel, channel_epoch, consumer_tag
 )
-select connection_id, channel, channel_epoch, consumer_tag,
-    cast(sum(case when publishes > 0 then publishes else 0 end) as bigint) as publishes
-from counts group by connection_id, channel, channel_epoch, consumer_tag
+select d.connection_id, d.channel, d.channel_epoch, d.consumer_tag, d.routing_key, p.publishes, d.waits, d.wait_min_ns,
+    d.wait_max_ns, coalesce(l.buckets, 0) as buckets, l.held_min, l.held_max, l.held_from_ts_ns, l.held_to_ts_ns
+from had d
+left join levels l on d.connection_id = l.connection_id and d.channel = l.channel and d.channel_epoch = l.channel_epoch
+    and d.consumer_tag = l.consumer_tag
+left join counted p on d.connection_id = p.connection_id and d.channel = p.channel
+    and d.channel_epoch = p.channel_epoch and d.consumer_tag = p.consumer_tag

@@ -24,6 +24,10 @@ medians as (
 )
 select n.client, n.server, p.connection_id, p.channel, p.channel_epoch, count(*) as publishes,
     count(*) filter (where p.former_frame_no < p.publish_frame_no) as alone,
+    count(*) >= 20 and 100.0 * (count(*) filter (where p.former_frame_no < p.publish_frame_no) + 1) >= 95.0 * count(*)
+        as waits_for_each,
+    coalesce(max(n.rtt_ns) >= 1000000 and 10.0 * max(m.turn_ns) >= 9.0 * max(n.rtt_ns)
+        and 10.0 * max(m.turn_ns) <= 12.0 * max(n.rtt_ns), false) as turns_with_rtt,
     cast(coalesce(sum(p.latency_ns), 0) as bigint) as waited_ns,
     cast(coalesce(sum(case when p.former_frame_no < p.publish_frame_no then p.publish_ts_ns - p.former_ts_ns end), 0)
         as bigint) as paused_ns,

@@ -50,9 +50,7 @@ with spans as (
     from paces p
     join endpoints n on p.connection_id = n.connection_id
     join confirms c on p.connection_id = c.connection_id and p.channel = c.channel and p.channel_epoch = c.channel_epoch
-    where 100.0 * (p.alone + 1) >= 95.0 * p.publishes and 10.0 * p.turn_p50_ns >= 9.0 * n.rtt_ns
-        and 10.0 * p.turn_p50_ns <= 12.0 * n.rtt_ns and 4.0 * n.client_rtt_ns > 3.0 * n.rtt_ns and n.rtt_ns >= 1000000
-        and p.publishes >= 20
+    where p.waits_for_each and p.turns_with_rtt and 4.0 * n.client_rtt_ns > 3.0 * n.rtt_ns
     union all
     -- an acknowledgement opened the window of a prefetch, and messages waited for it: it was on its way to the broker
     select f.connection_id, 2, f.end_ts_ns, f.end_ts_ns + n.rtt_ns - n.client_rtt_ns

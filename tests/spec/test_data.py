@@ -101,7 +101,9 @@ MUST_HAVE = {
     "stalls": "server since_ts_ns until_ts_ns connections gave_up first_packet",
     "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
     "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
-    "begun": "connection_id channel channel_epoch consumer_tag publishes",
+    "begun": "connection_id channel channel_epoch consumer_tag publishes waits held_min held_max",
+    "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
+    "unanswered": "client server connection_id exchange routing_key queue requests answers least_ns",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
