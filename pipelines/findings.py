@@ -260,7 +260,7 @@ def _agreeing(text: str, is_one: bool) -> str:
 def shown(value: Any, how: str | None) -> str:
     """Return a value as people read it."""
     if value is None:
-        return UNKNOWN.get(how or "", "unknown")
+        return "an unknown number of" if how == "count" else "unknown"
     if how == "duration":
         return duration(int(value))
     if how == "time":
@@ -274,14 +274,14 @@ def shown(value: Any, how: str | None) -> str:
     if how == "bytes":
         return size(int(value))
     if how == "consumer":
-        return f"consumer {str(value)[:_LONGEST]}"
+        return "a consumer" if MADE_UP in value else f"consumer {str(value)[:_LONGEST]}"
     if how == "per_second":
         return f"{float(value):.{0 if value >= 10 else 1}f}/s"
     return str(value)[:_LONGEST]
 
 
-UNKNOWN = {"count": "an unknown number of", "consumer": "a consumer"}
-"""What is said where a value is null, by how it is shown."""
+MADE_UP = "ctag"
+"""In tags of consumers that brokers and client libraries make up, and that say nothing: amq.ctag-..., ctag1.9f3..."""
 
 
 def named(row: Mapping[str, Any]) -> str | None:

@@ -38,11 +38,7 @@ keys as (
     select connection_id, channel, channel_epoch, consumer_tag from tags where latest = 1
 ),
 consumers as (
-    -- tags that brokers and clients make up: amq.ctag-..., ctag1.9f3..., of Bunny and of Kombu
-    select connection_id, channel, channel_epoch, consumer_tag,
-        case when not (consumer_tag like '%ctag%' or consumer_tag like 'bunny-%-%' or consumer_tag like 'None_'
-            or consumer_tag like 'None__') then consumer_tag end as given_tag
-    from keys where consumer_tag is not null
+    select connection_id, channel, channel_epoch, consumer_tag from keys where consumer_tag is not null
     group by connection_id, channel, channel_epoch, consumer_tag
 ),
 limits as (
@@ -92,7 +88,9 @@ spans as (
         and k.channel_epoch = x.channel_epoch and k.consumer_tag = x.consumer_tag
 )
 select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch, k.consumer_tag,
-    k.given_tag, coalesce(k.given_tag, n.client, k.consumer_tag) as called,
+    -- tags that brokers and clients make up: amq.ctag-..., ctag1.9f3..., of Bunny and of Kombu
+    case when k.consumer_tag like '%ctag%' or k.consumer_tag like 'bunny-%-%' or k.consumer_tag like 'None_'
+        or k.consumer_tag like 'None__' then coalesce(n.client, k.consumer_tag) else k.consumer_tag end as called,
     coalesce(g.queue, t.queue, g.queue_by_key) as queue,
     g.queue is null and t.queue is null and g.queue_by_key is not null as is_by_key,
     case when l.prefetch_count is not null then l.prefetch_count

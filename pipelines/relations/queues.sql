@@ -142,8 +142,8 @@ given as (
     select server, vhost, queue, cast(sum(outs) as bigint) as outs, cast(sum(redelivered) as bigint) as redelivered,
         cast(sum(gets) as bigint) as gets, cast(sum(rejected) as bigint) as rejected,
         cast(sum(requeued) as bigint) as requeued, cast(sum(unsettled) as bigint) as unsettled,
-        -- put back, and nobody got them again
-        cast(sum(requeued + returned - redelivered) as bigint) as given_back
+        -- put back, and nobody got them again, but for those that the broker does not deliver any more
+        cast(sum(requeued + returned - redelivered - ended) as bigint) as given_back
     from (
         select n.server, coalesce(n.vhost, '') as vhost, s.queue,
             count(*) filter (where not coalesce(s.redelivered, false)) as outs,
@@ -154,14 +154,16 @@ given as (
             count(*) filter (where s.outcome = 'none') as unsettled,
             -- the broker takes back what a consumer that broke off has not settled
             count(*) filter (where s.outcome = 'none' and (s.ended_by = 'recover' or s.ended_by = 'channel-close'
-                or (s.ended_by = 'connection-close' and n.ending <> 'closed'))) as returned
+                or (s.ended_by = 'connection-close' and n.ending <> 'closed'))) as returned, 0 as ended
         from settlements s join endpoints n on s.connection_id = n.connection_id
         where s.queue is not null
         group by n.server, coalesce(n.vhost, ''), s.queue
         union all
         select server, coalesce(vhost, ''), queue, deliveries - redeliveries, redeliveries, 0, rejected, requeued,
-            unsettled, 0
+            unsettled, 0, 0
         from consumers where is_by_key
+        union all
+        select server, vhost, queue, 0, 0, 0, 0, 0, 0, 0, ended from requeued where ended > 0
     ) g group by server, vhost, queue
 ),
 strange as (

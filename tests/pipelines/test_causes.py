@@ -177,3 +177,119 @@ def test_a_key_that_was_renamed(tmp_path: Path) -> None:
 
     assert severity(20, again=False) == ["warning"]
     assert severity(20, again=True) == severity(0, again=False) == ["note"]
+
+
+def put_back(port: int, times: int, **properties: str) -> Tape:
+    """A consumer of q that gives one message back all the time, and acknowledges ten others."""
+    tape = begun_before(port, 0).play([*consume("q", no_ack=False), given("", "q", 10, message_id="fine")])
+    tape.play([(CLIENT, method(commands.Basic.Ack(10, multiple=True)))])
+    for number in range(11, 11 + times):
+        later(tape, 0.01).play([given("", "q", 1, number, redelivered=True, **properties)])
+        tape.play([(CLIENT, method(commands.Basic.Nack(number, requeue=True)))])
+    return tape
+
+
+def test_one_message_that_several_put_back_and_that_was_published_before(tmp_path: Path) -> None:
+    said = text_of("con-redelivery-loop", tmp_path, *(put_back(port, 4, message_id="m1") for port in (40000, 40001)))
+    assert 'put back again and again, one of them (id "m1") 8 times; 20 others were settled' in said
+    assert not findings(of_tapes(tmp_path, put_back(40000, 4, message_id="m1")), "con-redelivery-loop")
+    said = text_of("con-redelivery-loop", tmp_path, put_back(40000, 120))
+    assert "put messages back 120 times, and settled 10 otherwise: some come again and again" in said
+    assert not findings(of_tapes(tmp_path, put_back(40000, 40)), "con-redelivery-loop")
+
+
+def limited(deliveries: int, deaf: int) -> Tape:
+    """A quorum queue that was declared before: messages are given back each time; of others, some come only once."""
+    feed = [sent("", "q", 1, message_id=f"bad{number}") for number in range(4)]
+    tape = connected(40000, name="kyc").play([*consume("q", no_ack=False), *feed])
+    tag = 0
+    for attempt in range(deliveries):
+        for number in range(4):
+            if attempt and number < deaf:
+                continue
+            tag += 1
+            headers = {"x-delivery-count": attempt} if attempt else {}
+            tape.play([given("", "q", 1, tag, redelivered=attempt > 0, message_id=f"bad{number}", headers=headers)])
+            tape.play([(CLIENT, method(commands.Basic.Nack(tag, requeue=True)))])
+    later(tape, 10).play([sent("", "q", 1, message_id="new"), given("", "q", 1, tag + 1, message_id="new")])
+    return tape.play([(CLIENT, method(commands.Basic.Ack(tag + 1)))])
+
+
+def test_a_limit_of_deliveries_that_was_declared_before(tmp_path: Path) -> None:
+    statistics = of_tapes(tmp_path, limited(4, 0))
+    (row,) = findings(statistics, "con-redelivery-loop")
+    assert "kyc put 4 messages of queue q back at each of 4 deliveries, and these did not come again" in row["text"]
+    (queue,) = related(statistics, "queues")
+    assert (queue["ins"], queue["left_over"]) == (5, 0)
+    assert not findings(of_tapes(tmp_path, limited(4, 2)), "con-redelivery-loop")  # two of them are not three
+
+
+def asked(port: int, *counts: int, consumers: int = 0) -> Tape:
+    """A monitor that asks for the messages of a queue each five seconds."""
+    tape = connected(port, name="monitor")
+    for number, count in enumerate(counts):
+        ok = commands.Queue.DeclareOk(queue="dlq", message_count=count, consumer_count=consumers)
+        at(tape, 1 + 5 * number).play(
+            [(CLIENT, method(commands.Queue.Declare(queue="dlq", passive=True))), (SERVER, method(ok))]
+        )
+    return tape
+
+
+def test_a_queue_without_a_consumer_as_the_broker_says(tmp_path: Path) -> None:
+    (row,) = findings(of_tapes(tmp_path, asked(40000, 6, 13, 20, 27)), "con-missing")
+    assert "the broker said each of 4 times that somebody asked, and grew from 6 to 27 messages in 15 s" in row["text"]
+    assert row["severity"] == "warning"
+    assert not findings(of_tapes(tmp_path, asked(40000, 6, 13, 20, 27, consumers=1)), "con-missing")
+    assert not findings(of_tapes(tmp_path, asked(40000, 6, 27, 13, 20)), "con-missing")
+    (row,) = findings(of_tapes(tmp_path, asked(40000, 6, 13, 20)), "con-missing")
+    assert row["severity"] == "note"
+
+
+def standing_still(forgets: bool, *others: Tape) -> list[Tape]:
+    """A consumer with a limit of five: it stops at once, or leaves out each tenth message; heartbeats are off."""
+    qos = [(CLIENT, method(commands.Basic.Qos(prefetch_count=5))), (SERVER, method(commands.Basic.QosOk()))]
+    tape = connected(40000, name="poster").play([*qos, *declare("q"), *consume("q", no_ack=False)])
+    open_ = 0
+    for number in range(1, 56):
+        if open_ == 5:
+            break
+        later(tape, 0.05).play([given("", "q", 1, number)])
+        if (number % 10 == 0) if forgets else (number > 30):
+            open_ += 1
+        else:
+            tape.play([(CLIENT, method(commands.Basic.Ack(number)))])
+    feed = connected(40001, 0.05, name="core").play([sent("", "q", 200)])
+    return [tape, at(feed, 30).play([(CLIENT, BEAT)]), *others]
+
+
+def test_a_consumer_that_hangs_or_forgets(tmp_path: Path) -> None:
+    said = text_of("con-unsettled", tmp_path, *standing_still(forgets=False))
+    assert "c of poster, queue q, stands still: it settled 30, and has 5 deliveries" in said and "nothing" not in said
+    said = text_of("con-unsettled", tmp_path, *standing_still(forgets=True))
+    assert "queue q, leaves out 5 of 50 deliveries, one after the other, while it settled 45 within" in said
+    by = at(connected(40002, 0.1, name="standby").play(consume("q", tag="s", no_ack=False)), 30).play([(CLIENT, BEAT)])
+    said = text_of("con-unsettled", tmp_path, *standing_still(False, by))
+    assert "1 other consumer of the queue got nothing: if it has a single active consumer, they wait" in said
+
+
+def renamed(used: bool, back: bool = False) -> list[Tape]:
+    """A deploy binds another key; the former binding is older than the capture."""
+    feed = begun_before(40000, 0).play([sent("sales", "placed", 15)])
+    old = begun_before(40001, 0.01).play([given("sales", "placed", 15)])
+    new = connected(40002, 2, name="billing")
+    unbind = commands.Queue.Unbind(queue="q", exchange="sales", routing_key="placed")
+    new.play([*bind("q", "sales", "placed.v2"), (CLIENT, method(unbind)), (SERVER, method(commands.Queue.UnbindOk()))])
+    new.play(consume("q", tag="n"))
+    if back:
+        at(new, 7).play([given("sales", "placed", 5, tag="n")])
+    at(feed, 5).play([sent("sales", "placed", 15), *([sent("sales", "placed.v2", 1)] if used else [])])
+    at(feed, 6).play([sent("sales", "placed", 15)])
+    return [feed, old, new]
+
+
+def test_a_key_that_a_consumer_renames_alone(tmp_path: Path) -> None:
+    said = text_of("con-unbound", tmp_path, *renamed(used=False))
+    assert 'billing bound queue q to exchange sales with key "placed.v2" instead of "placed"' in said
+    assert "30 messages since then were delivered to nobody, 15 before" in said
+    assert not findings(of_tapes(tmp_path, *renamed(used=True)), "con-unbound")
+    assert not findings(of_tapes(tmp_path, *renamed(used=False, back=True)), "con-unbound")

@@ -418,20 +418,6 @@ def test_the_deletion_behind_a_cancel_is_the_last_before_it(before: list[dict[st
     assert (f"c had deleted the queue in packet {cause}" in row["text"]) is (cause is not None)
 
 
-@pytest.mark.parametrize(
-    ("tag", "says"),
-    [
-        ("billing", "consumer billing of c"), ("amq.ctag-9zXq", "a consumer of c"), ("ctag1.9f3", "a consumer of c"),
-        ("bunny-1700000000000-123", "a consumer of c"), ("None4", "a consumer of c"),
-    ],
-)  # fmt: skip
-def test_tags_that_nobody_gave_are_not_said(tag: str, says: str) -> None:
-    consume = {"method": "basic.consume", "queue": "q", "consumer_tag": tag, "ts_ns": 0, "frame_no": -1}
-    tables = asked({"method": "basic.cancel", "consumer_tag": tag, "from_client": False}, DELETED, consume)
-    (row,) = findings(tables, "con-cancelled")
-    assert f"the broker cancelled {says} " in row["text"]
-
-
 # ------------------------------------------------------------------------------------- what a broker answered too late
 
 MOMENTS = st.integers(0, 12)
