@@ -1,17 +1,25 @@
 -- One row per edge of the way of messages: client to exchange and key (or to stream), exchange and key to queue, queue to
 -- consumer.
 with sent as (
-    select n.server, n.vhost, n.client, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as messages,
-        cast(sum(p.bytes) as bigint) as bytes, min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
+    -- answers by direct reply-to have a key for each channel that asks
+    select n.server, n.vhost, n.client, p.exchange,
+        case when p.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else p.routing_key end
+            as routing_key,
+        cast(sum(p.count) as bigint) as messages, cast(sum(p.bytes) as bigint) as bytes,
+        min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
     from published p join endpoints n on p.connection_id = n.connection_id
     where p.exchange is not null
-    group by n.server, n.vhost, n.client, p.exchange, p.routing_key
+    group by n.server, n.vhost, n.client, p.exchange,
+        case when p.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else p.routing_key end
 ),
 answered as (
-    select n.server, n.vhost, n.client, c.exchange, c.routing_key, count(*) filter (where c.outcome = 'nack') as refused,
-        count(*) filter (where c.returned) as returned
+    select n.server, n.vhost, n.client, c.exchange,
+        case when c.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else c.routing_key end
+            as routing_key,
+        count(*) filter (where c.outcome = 'nack') as refused, count(*) filter (where c.returned) as returned
     from confirms c join endpoints n on c.connection_id = n.connection_id
-    group by n.server, n.vhost, n.client, c.exchange, c.routing_key
+    group by n.server, n.vhost, n.client, c.exchange,
+        case when c.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else c.routing_key end
 ),
 stored as (
     select n.server, n.vhost, n.client, p.stream, cast(sum(p.count) as bigint) as messages,

@@ -293,3 +293,10 @@ def test_a_key_that_a_consumer_renames_alone(tmp_path: Path) -> None:
     assert "30 messages since then were delivered to nobody, 15 before" in said
     assert not findings(of_tapes(tmp_path, *renamed(used=True)), "con-unbound")
     assert not findings(of_tapes(tmp_path, *renamed(used=False, back=True)), "con-unbound")
+
+
+def test_answers_by_direct_reply_to_are_one_edge(tmp_path: Path) -> None:
+    keys = [f"amq.rabbitmq.reply-to.g1h2AA{number}" for number in range(3)]
+    tape = connected(40000, name="server").play([sent("", key, 2) for key in keys])
+    (edge,) = related(of_tapes(tmp_path, closed(tape)), "topology")
+    assert (edge["routing_key"], edge["messages"]) == ("amq.rabbitmq.reply-to", 6)
