@@ -42,6 +42,9 @@ gone as (
     from parted p join declared d on p.server = d.server and p.vhost = d.vhost and p.queue = d.queue
     where d.auto_delete
     group by p.server, p.vhost, p.queue, p.ts_ns
+    union
+    -- nor does one that went with its connection
+    select d.server, d.vhost, d.queue, x.ended_ts_ns from declared d join exclusives x on d.queue = x.queue
 ),
 behind as (
     -- exchanges that get what was not published to them: alternate ones, and those for dead letters

@@ -18,20 +18,6 @@ back as (
     ) o join endpoints n on o.connection_id = n.connection_id
     group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
 ),
-owned as (
-    -- queues that were exclusive to a connection, went with it, and were not made anew by others, at any node
-    select c.queue, max_by(c.client, c.place) as owner, max(c.ended_ts_ns) as ended_ts_ns
-    from (
-        select c.queue, c.client, coalesce(n.closed_ts_ns, n.last_ts_ns) as ended_ts_ns,
-            lpad(cast(coalesce(n.closed_ts_ns, n.last_ts_ns) as string), 20, '0') || c.client as place,
-            case when coalesce(o.exclusive, false) and coalesce(n.ending, 'open') <> 'open' then 1 else 0 end as is_gone
-        from changes c
-        join operations o on c.connection_id = o.connection_id and c.frame_no = o.frame_no
-        join endpoints n on c.connection_id = n.connection_id
-        where c.method = 'queue.declare' and not c.passive
-    ) c
-    group by c.queue having min(c.is_gone) = 1
-),
 later as (
     select b.client, b.server, b.vhost, b.exchange, b.routing_key, cast(sum(p.mandatories) as bigint) as arrived
     from back b
@@ -48,8 +34,4 @@ left join sent s on b.client = s.client and b.server = s.server and b.exchange =
     and b.routing_key = s.routing_key
 left join later l on b.client = l.client and b.server = l.server and b.vhost = l.vhost and b.exchange = l.exchange
     and b.routing_key = l.routing_key
-left join (
-    select w.queue, w.owner, w.ended_ts_ns
-    from owned w left join (select queue from deletions where queue is not null group by queue) d on w.queue = d.queue
-    where d.queue is null
-) x on b.exchange = '' and b.routing_key = x.queue and x.ended_ts_ns < b.first_ts_ns
+left join exclusives x on b.exchange = '' and b.routing_key = x.queue and x.ended_ts_ns < b.first_ts_ns

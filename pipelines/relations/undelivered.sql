@@ -51,6 +51,16 @@ passed as (
     from transits t join endpoints n on t.deliver_connection_id = n.connection_id
     where t.queue is not null group by n.server, coalesce(n.vhost, ''), t.queue
 ),
+before as (
+    -- what came before one that was delivered, and was not delivered itself, is not there any more
+    select z.server, z.vhost, z.queue, cast(sum(p.count) as bigint) as ins
+    from passed z
+    join routed t on z.server = t.server and z.vhost = t.vhost and z.queue = t.queue
+    join endpoints n on n.server = t.server and coalesce(n.vhost, '') = t.vhost
+    join published p on p.connection_id = n.connection_id and p.exchange = t.exchange and p.routing_key = t.routing_key
+    where p.first_ts_ns >= t.from_ts_ns and p.last_ts_ns < t.to_ts_ns and p.last_ts_ns <= z.ts_ns
+    group by z.server, z.vhost, z.queue
+),
 fed as (
     select server, coalesce(vhost, '') as vhost, queue, min(first_ts_ns) as first_ts_ns, max(last_ts_ns) as last_ts_ns
     from topology where edge = 'route' group by server, coalesce(vhost, ''), queue
@@ -63,7 +73,8 @@ select q.server, q.vhost, q.queue, q.ins, q.outs, q.ins - q.outs as messages,
             or q.max_expiration_ms < q.message_ttl_ms) then q.max_expiration_ms
         when q.message_ttl_ms > 0 then q.message_ttl_ms end as life_ms, q.requests, q.dead_letter_exchange,
     d.queue is not null as died, q.consumers, q.polls, q.client, q.declared_packet, q.declared_capture,
-    f.first_ts_ns, f.last_ts_ns, case when r.queue is null then z.ts_ns end as passed_ts_ns, k.last_ts_ns as until_ts_ns
+    f.first_ts_ns, f.last_ts_ns, case when r.queue is null then z.ts_ns end as passed_ts_ns,
+    case when r.queue is null and b.ins > q.outs then b.ins - q.outs else 0 end as passed, k.last_ts_ns as until_ts_ns
 from queues q
 join covered k on q.server = k.server
 join declared e on q.server = e.server and q.vhost = e.vhost and q.queue = e.queue
@@ -74,6 +85,7 @@ left join unnamed u on q.queue = u.queue
 left join taken t on q.queue = t.queue
 left join ranked r on q.server = r.server and q.vhost = r.vhost and q.queue = r.queue
 left join passed z on q.server = z.server and q.vhost = z.vhost and q.queue = z.queue
+left join before b on q.server = b.server and q.vhost = b.vhost and q.queue = b.queue
 left join died d on q.server = d.server and q.vhost = d.vhost and q.queue = d.queue
 where q.ins > q.outs and u.queue is null and coalesce(q.queue_type, '') <> 'stream'
     and p.queue is null and x.server is null and (t.queue is null or (t.one = q.server and t.other = q.server))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from tests.dissector.wire import ACK, CLIENT, RST, SERVER, Tape, Turn, method
+from tests.dissector.wire import ACK, CLIENT, RST, SERVER, T0, Tape, Turn, handshake, method
 from tests.pipelines.analyzed import findings, related
 from tests.pipelines.conversations import (
     BEAT,
@@ -300,3 +300,80 @@ def test_answers_by_direct_reply_to_are_one_edge(tmp_path: Path) -> None:
     tape = connected(40000, name="server").play([sent("", key, 2) for key in keys])
     (edge,) = related(of_tapes(tmp_path, closed(tape)), "topology")
     assert (edge["routing_key"], edge["messages"]) == ("amq.rabbitmq.reply-to", 6)
+
+
+def expiring(last_left: bool) -> list[Tape]:
+    """Every second message of a queue with a time to live is never delivered, while later ones are."""
+    feed = connected(40000, name="otp").play(declare("q", x_message_ttl=4000))
+    gate = connected(40001, 0.01, name="gate").play(consume("q"))
+    for number in range(40):
+        at(feed, 1 + 0.1 * number).play([sent("", "q", 1, message_id=f"m{number}")])
+        if number % 2 == 0:
+            at(gate, 5 + 0.1 * number).play([given("", "q", 1, 1 + number // 2, message_id=f"m{number}")])
+    if last_left:
+        at(feed, 9).play([sent("", "q", 3, message_id="new")])
+    return [at(feed, 10).play([(CLIENT, BEAT)]), at(gate, 10.1).play([(CLIENT, BEAT)])]
+
+
+def test_what_expired_while_later_messages_were_delivered(tmp_path: Path) -> None:
+    said = text_of("con-expired", tmp_path, *expiring(last_left=False))
+    assert "of 40 that came, 20 were delivered and 20 expired" in said and "gate did not take them in time" in said
+    said = text_of("con-expired", tmp_path, *expiring(last_left=True))
+    assert "of 43 that came, 20 were delivered and at least 10 expired" in said
+
+
+def stale(other: str) -> list[Tape]:
+    """A server that goes on to answer to the queue of a caller that has gone."""
+
+    def asked(port: int, seconds: float, name: str, replies: str) -> Tape:
+        tape = connected(port, seconds, name=name).play(declare(replies, exclusive=True))
+        return tape.play(consume(replies))
+
+    server = connected(40000, name="server").play([*declare("rpc"), *consume("rpc")])
+    first = asked(40001, 0.2, "web-1", "amq.gen-1")
+    first.play([sent("", "rpc", 1, reply_to="amq.gen-1", correlation_id="a")])
+    at(server, 1).play([given("", "rpc", 1), sent("", "amq.gen-1", 1, correlation_id="a")])
+    at(first, 1.1).play([given("", "amq.gen-1", 1)])
+    second = asked(40002, 3, "web-2", "amq.gen-2")
+    for number in range(3):
+        at(second, 4 + 2 * number).play([sent("", "rpc", 1, reply_to="amq.gen-2", correlation_id=f"b{number}")])
+        at(server, 4.1 + 2 * number).play(
+            [given("", "rpc", 1, 2 + number), sent("", other, 1, correlation_id=f"b{number}")]
+        )
+    return [closed(at(first, 2)), closed(at(second, 12)), at(server, 13).play([(CLIENT, BEAT)])]
+
+
+def test_answers_to_the_queue_of_an_earlier_connection(tmp_path: Path) -> None:
+    statistics = of_tapes(tmp_path, *stale("amq.gen-1"))
+    (row,) = findings(statistics, "con-late-reply")
+    assert "server sends 3 messages to queue amq.gen-1, which was exclusive to web-1" in row["text"]
+    assert "answers none of 3 requests of web-2, which name another queue" in row["text"]
+    assert {each["queue"]: each["left_over"] for each in related(statistics, "queues")}["amq.gen-1"] is None
+    assert not findings(of_tapes(tmp_path, *stale("amq.gen-2")), "con-late-reply")
+
+
+def test_who_has_the_connections_that_a_limit_counts(tmp_path: Path) -> None:
+    leaking = [connected(40000 + number, number, name="api").play([(CLIENT, BEAT)]) for number in range(6)]
+    shop = at(connected(40010, 0.5, name="shop"), 20).play([(CLIENT, BEAT)])
+    refused = []
+    for number in range(4):
+        tape = Tape(port=41000 + number, start_ns=T0 + (10 + 2 * number) * 10**9)
+        text = "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (7) is reached"
+        close = commands.Connection.Close(530, text, 10, 40)
+        turns = handshake("api" if number % 2 else "worker")[:-1]
+        ok = (CLIENT, method(commands.Connection.CloseOk(), 0))
+        refused.append(tape.play([*turns, (SERVER, method(close, 0)), ok]).end())
+    (row,) = findings(of_tapes(tmp_path, *leaking, shop, *refused), "cnx-reconnect-loop")
+    assert row["text"].startswith("api and worker are refused again and again, 4 times")
+    assert row["text"].endswith("api has 6 of the 7 connections that were open and captured and closes none")
+
+
+def test_the_same_messages_on_each_new_connection(tmp_path: Path) -> None:
+    def batches(times: int, *ids: str) -> list[Tape]:
+        turns = [sent("", "q", 1, message_id=each) for each in ids]
+        return [closed(connected(40000 + n, 4 * n, name="export").play(turns)) for n in range(times)]
+
+    said = text_of("pub-dup", tmp_path, *batches(4, *"abcde"))
+    assert "export publishes the same 5 messages (by their ids) to queue q again and again, up to 4 times" in said
+    assert not findings(of_tapes(tmp_path, *batches(2, *"abcde")), "pub-dup")
+    assert not findings(of_tapes(tmp_path, *batches(4, *"aaaaaa")), "pub-dup")  # no id of one message

@@ -87,12 +87,14 @@ MUST_HAVE = {
     "findings": "code severity party connection_id channel queue exchange client count of at_least first_packet text",
     "rules": "code state reason",
     "refusals": "client exchange routing_key queue publishes refused",
+    "exclusives": "queue owner ended_ts_ns",
     "returns": "client exchange routing_key count publishes",
     "paces": "client connection_id channel channel_epoch publishes alone waited_ns paused_ns",
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
     "covered": "server last_ts_ns",
     "undelivered": "server vhost queue ins outs messages max_length message_ttl_ms consumers",
     "orphaned": "server vhost queue connection_id gone_ts_ns left_over",
+    "holders": "server client connections unclosed open",
     "requeued": "server vhost queue client times others again most most_id ended attempts",
     "unbound": "client server vhost exchange routing_key messages bindings bound_key bound_queue bound_packet",
     "republished": "server vhost queue into_queue client messages most",
@@ -106,6 +108,7 @@ MUST_HAVE = {
     "rebindings": "client server vhost queue exchange routing_key bound_key deliveries messages",
     "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
     "unanswered": "client server connection_id exchange routing_key queue requests answers least_ns",
+    "too_late": "client server vhost queue owner messages requests caller",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
 LEADING = "connection_id frame_no capture packet ts_ns ts first_capture first_packet first_ts_ns from_client"
