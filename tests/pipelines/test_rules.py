@@ -595,3 +595,38 @@ def test_ids_that_were_confirmed_are_not_repeated_after_a_broken_connection(
 ) -> None:
     (row,) = findings(sent_again(confirmed, count), "str-dedup")
     assert row["severity"] == severity and ("had been confirmed" in row["text"]) is (severity == "warning")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, True),
+        ({"flow": {"start_ts_ns": 38 * SECOND, "duration_ns": SECOND}}, False),  # a moment before the end
+        ({"mine": {"closed_ts_ns": 13 * SECOND, "ending": "closed"}}, False),
+        ({"flow": {"end_ts_ns": 12 * SECOND}}, False),  # it gave some later
+        ({"others": 240}, False),  # nobody is ahead, and nothing was stored
+        ({"before": 9 * SECOND}, False),  # it always takes so long
+    ],
+)
+def test_a_reader_of_a_stream_that_gives_no_credit_any_more(change: dict[str, Any], found: bool) -> None:
+    """Its connection says nothing to the end of the capture; another one reads on."""
+    at = {"server": "b:5552", "protocol": "rabbitmq-stream", "ending": "open", "lost_bytes": 0, "frames": 9}
+    mine = at | {"connection_id": 1, "client": "risk", "last_ts_ns": 13 * SECOND} | change.get("mine", {})
+    other = at | {"connection_id": 2, "client": "archive", "last_ts_ns": 40 * SECOND}
+    spell = {"connection_id": 1, "subscription_id": 0, "cause": "stream-credit", "evidence": "possible"}
+    last = spell | {"start_ts_ns": 12 * SECOND, "duration_ns": SECOND, "start_packet": 7} | change.get("flow", {})
+    before = spell | {"start_ts_ns": SECOND, "duration_ns": change.get("before", 1000), "end_ts_ns": SECOND + 1000}
+    chunk = {"subscription_id": 0, "stream": "trades", "frame_no": 3}
+    tables = {
+        "endpoints": table("endpoints", [mine, other]),
+        "flow_control": table("flow_control", [before, last]),
+        "stream_deliveries": table("stream_deliveries", [
+            chunk | {"connection_id": 1, "last_offset": 240, "ts_ns": 12 * SECOND},
+            chunk | {"connection_id": 2, "last_offset": change.get("others", 723), "ts_ns": 39 * SECOND},
+        ]),
+    }  # fmt: skip
+    said = [row["text"] for row in findings(tables) if row["code"] == "str-credit0"]
+    assert said == found * [
+        "risk stands still: after 1 chunk of stream trades it gave no credit for 28 s, to the end, and is at least 483 "
+        "records behind; archive, which reads it as well, is not"
+    ]
