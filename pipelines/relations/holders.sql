@@ -6,7 +6,7 @@ with refused as (
 held as (
     select n.server, n.client, count(*) as connections, count(*) filter (where n.closed_ts_ns is null) as unclosed
     from endpoints n join refused r on n.server = r.server
-    where n.frames > 0 and n.first_ts_ns <= r.ts_ns and (n.handshake_stage = 'ready' or n.handshake_stage is null)
+    where n.frames > 0 and n.first_ts_ns <= r.ts_ns and (n.handshake_outcome = 'ok' or n.handshake_outcome = 'begun-before')
         and (n.closed_ts_ns > r.ts_ns or (n.closed_ts_ns is null and coalesce(n.ending, 'open') = 'open'))
     group by n.server, n.client
 ),

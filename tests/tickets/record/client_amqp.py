@@ -73,6 +73,10 @@ class Client:
         """Bind a queue."""
         self.channels[channel].queue_bind(queue, exchange, key)
 
+    def unbind(self, queue: str, exchange: str, key: str, channel: int = 1) -> None:
+        """Unbind it."""
+        self.channels[channel].queue_unbind(queue, exchange, key)
+
     def publish(self, key: str, exchange: str = "", body: str = "x", channel: int = 1, **given: Any) -> None:
         """Publish, perhaps several times."""
         for _ in range(given.get("repeat", 1)):

@@ -24,6 +24,7 @@ const ops = {
     exchange: async given => of(given).assertExchange(given.exchange, given.kind || 'direct',
         {arguments: given.arguments}),
     bind: async given => of(given).bindQueue(given.queue, given.exchange, given.key),
+    unbind: async given => of(given).unbindQueue(given.queue, given.exchange, given.key),
     async publish(given) {
         const {exchange = '', key, body = 'x', repeat = 1, mandatory, properties: p = {}} = given;
         for (let n = 0; n < repeat; n++) { const content = Buffer.from(body), options = {mandatory, messageId: p.message_id,

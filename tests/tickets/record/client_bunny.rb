@@ -40,6 +40,7 @@ class Client
 
   def exchange(g) = (of(g).exchange_declare(g["exchange"], g["kind"] || "direct", durable: true, arguments: g["arguments"] || {}); nil)
   def bind(g) = (of(g).queue_bind(g["queue"], g["exchange"], routing_key: g["key"]); nil)
+  def unbind(g) = (of(g).queue_unbind(g["queue"], g["exchange"], routing_key: g["key"]); nil)
 
   def publish(g)
     p = g["properties"] || {}
