@@ -7,7 +7,7 @@ with old as (
 ),
 taken as (
     select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, n.server, n.vhost, s.exchange, s.routing_key,
-        s.deliver_ts_ns, t.latency_ns
+        s.deliver_ts_ns, s.settle_frame_no, t.latency_ns
     from old c
     join settlements s on c.connection_id = s.connection_id and c.channel = s.channel
         and c.channel_epoch = s.channel_epoch and c.consumer_tag = s.consumer_tag
@@ -17,14 +17,15 @@ taken as (
 ),
 had as (
     select connection_id, channel, channel_epoch, consumer_tag, server, vhost, count(latency_ns) as waits,
+        count(settle_frame_no) as settled, count(distinct settle_frame_no) as settling,
         min(latency_ns) as wait_min_ns, max(latency_ns) as wait_max_ns, min(exchange) as exchange,
         min(routing_key) as routing_key, min(exchange) = max(exchange) and min(routing_key) = max(routing_key) as is_alike,
         min(deliver_ts_ns) as first_ts_ns, max(deliver_ts_ns) as last_ts_ns
     from taken group by connection_id, channel, channel_epoch, consumer_tag, server, vhost
 ),
 held as (
-    select o.connection_id, o.channel, o.channel_epoch, o.consumer_tag, o.ts_ns, o.ts_ns + o.width_ns as to_ts_ns, o.low,
-        o.high, c.first_ts_ns, c.last_ts_ns,
+    select o.connection_id, o.channel, o.channel_epoch, o.consumer_tag, o.ts_ns, o.ts_ns + o.width_ns as to_ts_ns,
+        o.last, o.high, c.first_ts_ns, c.last_ts_ns,
         max(o.high) over (partition by o.connection_id, o.channel, o.channel_epoch, o.consumer_tag) as most
     from old c
     join occupancy o on c.connection_id = o.connection_id and c.channel = o.channel
@@ -37,7 +38,7 @@ fullest as (
 ),
 levels as (
     -- between its first delivery and its last one, once it had held the most
-    select h.connection_id, h.channel, h.channel_epoch, h.consumer_tag, count(*) as buckets, min(h.low) as held_min,
+    select h.connection_id, h.channel, h.channel_epoch, h.consumer_tag, count(*) as buckets, min(h.last) as held_min,
         max(h.high) as held_max, min(h.ts_ns) as held_from_ts_ns, max(h.to_ts_ns) as held_to_ts_ns
     from held h
     join fullest f on h.connection_id = f.connection_id and h.channel = f.channel and h.channel_epoch = f.channel_epoch
@@ -112,7 +113,8 @@ counted as (
     from counts group by connection_id, channel, channel_epoch, consumer_tag
 )
 select d.connection_id, d.channel, d.channel_epoch, d.consumer_tag, d.routing_key, p.publishes, d.waits, d.wait_min_ns,
-    d.wait_max_ns, coalesce(l.buckets, 0) as buckets, l.held_min, l.held_max, l.held_from_ts_ns, l.held_to_ts_ns
+    d.wait_max_ns, d.settled, d.settling, coalesce(l.buckets, 0) as buckets,
+    l.held_min, l.held_max, l.held_from_ts_ns, l.held_to_ts_ns
 from had d
 left join levels l on d.connection_id = l.connection_id and d.channel = l.channel and d.channel_epoch = l.channel_epoch
     and d.consumer_tag = l.consumer_tag

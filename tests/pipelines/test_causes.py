@@ -377,3 +377,48 @@ def test_the_same_messages_on_each_new_connection(tmp_path: Path) -> None:
     assert "export publishes the same 5 messages (by their ids) to queue q again and again, up to 4 times" in said
     assert not findings(of_tapes(tmp_path, *batches(2, *"abcde")), "pub-dup")
     assert not findings(of_tapes(tmp_path, *batches(4, *"aaaaaa")), "pub-dup")  # no id of one message
+
+
+def crashing(same: bool) -> list[Tape]:
+    """A worker whose connections end with four messages in hand."""
+    feed = connected(40000, name="upload").play([*declare("q"), sent("", "q", 1, message_id="good")])
+    tapes = [closed(at(feed, 20).play([(CLIENT, BEAT)]))]
+    for turn in range(4):
+        tape = connected(41000 + turn, 3 * turn, name="thumbs").play([*QOS, *consume("q", no_ack=False)])
+        ids = ["bad" if same else f"bad{turn}", *(f"other{number}" for number in range(3))]
+        tape.play(given("", "q", 1, n, redelivered=turn > 0, message_id=each) for n, each in enumerate(ids, 1))
+        at(tape, 3 * turn + 0.7).segment(CLIENT, flags=RST | ACK)
+        tapes.append(tape)
+    return tapes
+
+
+def test_a_message_at_which_a_program_ends_each_time(tmp_path: Path) -> None:
+    (row,) = findings(of_tapes(tmp_path, *crashing(same=True)), "con-redelivery-loop")
+    assert 'thumbs breaks off again and again at one message of queue q (id "bad"): 4 connections' in row["text"]
+    assert "12 deliveries of others came and went with it" in row["text"]
+    assert not findings(of_tapes(tmp_path, *crashing(same=False)), "con-redelivery-loop")
+
+
+def boards(binds: bool, named: bool = False) -> list[Tape]:
+    """Three clients with queues of their own; the last one does not bind it."""
+    tapes = []
+    for number in range(3):
+        queue = f"amq.gen-{number}"
+        tape = connected(40000 + number, 0.1 * number, name=f"board-{number}").play(declare(queue, exclusive=True))
+        if number < 2 or binds:
+            tape.play(bind(queue, "departures", ""))
+        tape.play(consume(queue, tag=queue))
+        if number < 2:
+            at(tape, 2).play([given("departures", "", 3, tag=queue)])
+        tapes.append(closed(at(tape, 9)))
+    feed = connected(40009, name="ops").play(exchange("departures", "fanout"))
+    at(feed, 1.9).play([sent("departures", "", 3), *([sent("", "amq.gen-2", 1)] if named else [])])
+    return [*tapes, closed(at(feed, 9.5))]
+
+
+def test_a_queue_of_its_own_that_a_client_does_not_bind(tmp_path: Path) -> None:
+    (row,) = findings(of_tapes(tmp_path, *boards(binds=False)), "con-unbound")
+    assert "board-2 consumes from queue amq.gen-2, which it declared for itself" in row["text"]
+    assert row["text"].endswith("2 queues of others like it are bound to exchange departures")
+    for calm in (boards(binds=True), boards(binds=False, named=True)):
+        assert not findings(of_tapes(tmp_path, *calm), "con-unbound")

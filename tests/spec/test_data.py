@@ -106,6 +106,8 @@ MUST_HAVE = {
     "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
     "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
     "begun": "connection_id channel channel_epoch consumer_tag publishes waits held_min held_max",
+    "crashes": "client server vhost queue message_id connections others",
+    "unbound_queues": "client server vhost queue exchange siblings waited_ns",
     "rebindings": "client server vhost queue exchange routing_key bound_key deliveries messages",
     "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
     "unanswered": "client server connection_id exchange routing_key queue requests answers least_ns",

@@ -8,6 +8,7 @@ import time
 from pamqp import commands
 
 from tests.tickets.record.clients import ALL, Client, Play, Refused, tickets
+from tests.tickets.record.stage import far_broker
 
 
 def _renaming(play: Play, removes: bool) -> None:
@@ -246,7 +247,9 @@ def _sending(play: Play, again: bool) -> None:
             client = play.client("export")
             client.channel_open()
             for number in range(5):
-                client.publish(key=play.name, properties={"message_id": f"inv-{number if again else 5 * turn + number}"})
+                client.publish(
+                    key=play.name, properties={"message_id": f"inv-{number if again else 5 * turn + number}"}
+                )
             for _ in range(5):
                 worker.ack(tag=worker.take()["tag"])
             client.close()
@@ -298,3 +301,142 @@ def nobody_reads(play: Play) -> None:
 def somebody_reads(play: Play) -> None:
     """A consumer takes them."""
     _growing(play, reads=True)
+
+
+def _dying(play: Play, at: str) -> None:
+    """A worker that is killed whenever it gets some message, and begun again; it acknowledges others."""
+    with play.sniff():
+        feed = play.publisher("upload")
+        for number in range(30):
+            feed.publish(key=play.name, body=f"photo {number}", properties={"message_id": f"photo-{number}"})
+        feed.wait()
+        deaths = 0
+        while deaths < 4:
+            worker = play.worker("thumbs", 4)
+            while got := worker.take(seconds=0.5):
+                if got["body"] == at or (
+                    at == "any" and int(got["body"].split()[1]) % 6 == 5 and not got["redelivered"]
+                ):
+                    break
+                worker.ack(tag=got["tag"])
+            time.sleep(0.2)
+            worker.kill()
+            deaths += 1
+            time.sleep(0.3)
+        feed.close()
+
+
+@tickets(*ALL)
+def dies_at_one(play: Play) -> None:
+    """Always the same one."""
+    _dying(play, "photo 10")
+
+
+@tickets(*ALL)
+def dies_at_any(play: Play) -> None:
+    """Another one each time."""
+    _dying(play, "any")
+
+
+def _showing(play: Play, binds: bool) -> None:
+    """Three clients with queues of their own for what an exchange fans out; one of them may forget its binding."""
+    exchange = f"{play.name}_departures"
+    with play.sniff():
+        feed = play.client("flight-ops")
+        feed.channel_open(confirms=True)
+        feed.exchange(exchange=exchange, kind="fanout")
+        boards = []
+        for name in ("hall-a", "hall-b", "hall-c"):
+            board = play.client(name)
+            board.channel_open()
+            board.declare(queue=f"{play.name}_{name}", durable=False, exclusive=True)
+            if binds or name != "hall-b":
+                board.bind(queue=f"{play.name}_{name}", exchange=exchange, key="")
+            board.consume(queue=f"{play.name}_{name}", tag=name, no_ack=True)
+            boards.append(board)
+        for number in range(12):
+            feed.publish(key="", exchange=exchange, body=f"flight {number}")
+            feed.wait()
+            time.sleep(0.45)
+        for board in boards:
+            board.close()
+        feed.close()
+
+
+@tickets(*ALL)
+def forgets_to_bind(play: Play) -> None:
+    """Its queue gets nothing."""
+    _showing(play, binds=False)
+
+
+@tickets(*ALL)
+def binds_each(play: Play) -> None:
+    """All get what is sent."""
+    _showing(play, binds=True)
+
+
+def _committing(play: Play, each: int) -> None:
+    """A worker far away publishes a message for each that it gets, and commits both."""
+    play.fill(120)
+    with far_broker() as host, play.sniff(interface="shaky"):
+        worker = play.client("depot", host=host)
+        worker.channel_open()
+        worker.transact()
+        worker.qos(count=30)
+        worker.consume(queue=play.name, tag="depot")
+        feed = play.publisher("hq", host=host)
+        for number in range(90):
+            feed.publish(key=play.name, properties={"message_id": f"t{number}"})
+            if got := worker.take(seconds=1):
+                worker.publish(key=f"{play.name}_done", body=got["body"])
+                worker.ack(tag=got["tag"])
+                if number % each == each - 1:
+                    worker.commit()
+        feed.wait()
+        worker.close()
+        feed.close()
+
+
+@tickets("amqp", "bunny")
+def commits_each_far(play: Play) -> None:
+    """One transaction for each message."""
+    _committing(play, 1)
+
+
+@tickets("amqp", "bunny")
+def commits_many_far(play: Play) -> None:
+    """One for thirty."""
+    _committing(play, 30)
+
+
+def _batching(play: Play, batch: int) -> None:
+    """A worker that began before the capture acknowledges a batch, or what it has after a second and a half."""
+    play.fill(60)
+    worker = play.worker("loader", 10)
+    feed = play.publisher("clicks")
+    with play.sniff():
+        tag, held, since = 0, 0, time.monotonic()
+        end = since + 14
+        while time.monotonic() < end:
+            feed.publish(key=play.name)
+            time.sleep(0.03)
+            if got := worker.take(seconds=0.05):
+                tag, held = got["tag"], held + 1
+            if held and (held == batch or time.monotonic() - since > 1.5):
+                worker.ack(tag=tag, multiple=True)
+                held, since = 0, time.monotonic()
+        feed.wait()
+    worker.close()
+    feed.close()
+
+
+@tickets(*ALL)
+def batch_larger_than_its_limit(play: Play) -> None:
+    """It waits for forty, and may have ten."""
+    _batching(play, 40)
+
+
+@tickets(*ALL)
+def batch_within_its_limit(play: Play) -> None:
+    """It waits for five."""
+    _batching(play, 5)
