@@ -94,7 +94,7 @@ def cuts(
         parts: prepared rows by source.
         asks: see `asking`.
         some: connections that go on.
-        now_ns: the latest time of a row, of any connection.
+        now_ns: the time of what was read last, of any connection.
     """
     acks = _rows(parts, ev.ACKS, ("connection_id", "from_client", "last_frame_no"), some)
     acks = acks.set_column(1, "from_client", pc.invert(acks["from_client"]))

@@ -91,7 +91,7 @@ class Runner:
         self.rows = rows
         self.chains = chains(compiled, rows)
         self.store = EventStore(needs_of(self.chains), compiled, room)
-        self.now = -OPEN_NS
+        self.now = self._read_ns = -OPEN_NS
         self.walked = self.waiting = 0
         self.least = LEAST
         self.many = MANY
@@ -165,6 +165,7 @@ class Runner:
         leading = prepared.rows[0]
         if len(leading):
             self.now = max(self.now, pc.max(leading["ts_ns"]).as_py() or self.now)
+            self._read_ns = leading["ts_ns"][-1].as_py() or self._read_ns
             self.waiting += len(leading)
         self.store.add(ev.source_of(prepared.table), prepared.rows)
         return [(KEYED, prepared.keyed)] if prepared.keyed is not None else []
@@ -228,8 +229,9 @@ class Runner:
         parts = self.store.parts_in_memory
         in_tls = rows["connection_id"].filter(pc.is_valid(rows["tls_version"]))  # nobody knows this time there
         plain = some.filter(pc.invert(pc.is_in(some, value_set=in_tls.combine_chunks())))
-        since_ns = None if self.patience_ns is None else self.now - self.patience_ns
-        waiting = [cuts(parts, some, since_ns), acknowledged.cuts(parts, self.store.asks, plain, self.now)]
+        # of what was read last, not the latest: one packet of a wrong clock must not end the wait of all others
+        since_ns = None if self.patience_ns is None else self._read_ns - self.patience_ns
+        waiting = [cuts(parts, some, since_ns), acknowledged.cuts(parts, self.store.asks, plain, self._read_ns)]
         yield from self._walk(self.store.take(some, None, acknowledged.first(pa.concat_tables(waiting))))
         yield from self._leave()
 
