@@ -630,3 +630,18 @@ def test_a_reader_of_a_stream_that_gives_no_credit_any_more(change: dict[str, An
         "risk stands still: after 1 chunk of stream trades it gave no credit for 28 s, to the end, and is at least 483 "
         "records behind; archive, which reads it as well, is not"
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, True), ({"bytes": 40_000}, False), ({"closed_ts_ns": SECOND // 5}, False), ({"closed_ts_ns": None}, False),
+        ({"unreadable": None}, False),
+    ],
+)  # fmt: skip
+def test_logins_that_may_be_refused_within_tls(change: dict[str, Any], found: bool) -> None:
+    one = {"server": "b:5671", "client_ip": "10.0.0.7", "first_ts_ns": 0, "closed_ts_ns": 3 * SECOND + 5_000_000,
+           "bytes": 2_200, "unreadable": "encrypted", "frames": 0} | change  # fmt: skip
+    tables = {"endpoints": table("endpoints", [one | {"connection_id": number} for number in range(3)])}
+    said = [row["text"].split(":")[0] for row in findings(tables) if row["code"] == "cnx-refused"]
+    assert said == found * ["10.0.0.7 may be refused at login"]
