@@ -23,7 +23,8 @@ from amqpscope.pipelines.model.walk import Needs, Rows, conform
 METHODS = (
     "channel.open", "channel.open-ok", "channel.close", "channel.close-ok", "channel.flow",
     "exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind",
-    "queue.declare", "queue.declare-ok", "queue.bind", "queue.unbind", "queue.purge", "queue.delete",
+    "queue.declare", "queue.declare-ok", "queue.bind", "queue.unbind", "queue.purge", "queue.purge-ok",
+    "queue.delete",
     "basic.qos", "basic.consume", "basic.consume-ok", "basic.cancel", "basic.cancel-ok", "basic.recover",
     "basic.return", "confirm.select", "tx.select", "connection.blocked", "connection.unblocked", "connection.close",
 )  # fmt: skip

@@ -269,6 +269,8 @@ select q.queue, q.server, q.vhost, d.arguments, d.packet as declared_packet, d.c
             and (d.max_length is null or r.ins - coalesce(f.nacked, 0) <= d.max_length
                 or (d.overflow like 'reject-publish%' and r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0) <= d.max_length))
             and (coalesce(g.given_back, 0) <= 0 or coalesce(d.queue_type, 'classic') = 'classic')
+            -- what comes again without having come before was lost on its way to who had it, or is older than the capture
+            and coalesce(g.redelivered, 0) <= coalesce(g.requeued, 0) + coalesce(g.unsettled, 0)
         then r.ins - coalesce(f.nacked, 0) - coalesce(g.outs, 0)
             + case when g.given_back > 0 then g.given_back else 0 end else cast(null as bigint) end as left_over,
     m.wait_p50_ns, s.wait_min_ns, s.wait_max_ns, coalesce(s.waits, 0) as waits,

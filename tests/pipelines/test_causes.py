@@ -422,3 +422,52 @@ def test_a_queue_of_its_own_that_a_client_does_not_bind(tmp_path: Path) -> None:
     assert row["text"].endswith("2 queues of others like it are bound to exchange departures")
     for calm in (boards(binds=True), boards(binds=False, named=True)):
         assert not findings(of_tapes(tmp_path, *calm), "con-unbound")
+
+
+def purged(removed: int, reads: bool) -> list[Tape]:
+    """A script purges a queue."""
+    ok = commands.Queue.PurgeOk(message_count=removed)
+    script = connected(40000, 1, name="reset").play(
+        [(CLIENT, method(commands.Queue.Purge(queue="push"))), (SERVER, method(ok))]
+    )
+    reader = connected(40001, name="sender").play(consume("push")) if reads else connected(40001, name="sender")
+    return [closed(script), closed(at(reader, 3))]
+
+
+def test_a_queue_that_a_script_purges(tmp_path: Path) -> None:
+    (row,) = findings(of_tapes(tmp_path, *purged(9, reads=True)), "pub-dropped")
+    assert row["text"].startswith(
+        "reset purged queue push: 9 messages were removed by 1 request (queue.purge), though "
+    )
+    assert row["text"].endswith("sender consumes from it") and row["severity"] == "warning"
+    for calm in (purged(9, reads=False), purged(0, reads=True)):
+        assert not findings(of_tapes(tmp_path, *calm), "pub-dropped")
+
+
+def printers(queue: str) -> list[Tape]:
+    """Three programs of one name; the third one consumes from another queue."""
+    tapes = []
+    for number in range(1, 4):
+        mine = queue if number == 3 else "invoices.print"
+        tape = connected(40000 + number, 0.01 * number, name=f"printer-{number}")
+        tape.play([*declare(mine), *consume(mine, tag=f"t{number}")])
+        if number < 3:
+            at(tape, 2 + number).play([given("", "invoices.print", 12, tag=f"t{number}")])
+        tapes.append(closed(at(tape, 15)))
+    feed = connected(40009, name="billing").play(declare("invoices.print"))
+    return [*tapes, closed(at(feed, 1.5).play([sent("", "invoices.print", 24)]))]
+
+
+def test_one_of_several_who_reads_another_queue(tmp_path: Path) -> None:
+    (row,) = findings(of_tapes(tmp_path, *printers("invoices.pirnt")), "con-unbound")
+    assert "printer-3 consumes from queue invoices.pirnt, into which nothing came" in row["text"]
+    assert "2 others of its name consume from queue invoices.print" in row["text"]
+    for queue in ("invoices.print", "invoices.print3", "audit"):
+        assert not findings(of_tapes(tmp_path, *printers(queue)), "con-unbound")
+
+
+def test_what_comes_again_without_having_come_before_is_not_left(tmp_path: Path) -> None:
+    feed = connected(40000, name="hq").play([*declare("q"), sent("", "q", 10)])
+    again = connected(40001, 0.5, name="till").play([*consume("q"), given("", "q", 4, redelivered=True)])
+    (row,) = related(of_tapes(tmp_path, closed(feed), closed(again)), "queues")
+    assert (row["ins"], row["left_over"]) == (10, None)
