@@ -13,7 +13,10 @@ with held as (
 firsts as (
     -- by its publish, or else by its id
     select h.client, h.server, h.vhost, h.queue, h.connection_id, h.closed_ts_ns, h.deliver_ts_ns, h.packet, h.capture,
-        h.last_packet, h.last_capture, h.others, t.publish_connection_id, t.publish_frame_no, t.message_id,
+        h.last_packet, h.last_capture, h.others, t.message_id,
+        lpad(cast(h.deliver_ts_ns as string), 20, '0') || lpad(cast(h.packet as string), 12, '0') || h.capture as begin,
+        lpad(cast(h.closed_ts_ns as string), 20, '0') || lpad(cast(h.last_packet as string), 12, '0') || h.last_capture
+            as until,
         case when t.publish_connection_id is null then t.message_id
             else cast(t.publish_connection_id as string) || ' ' || cast(t.publish_frame_no as string) end as message
     from held h
@@ -24,13 +27,8 @@ select client, server, vhost, queue, max(message_id) as message_id, count(*) as 
     cast(sum(others) as bigint) - count(*) as others, min(closed_ts_ns - deliver_ts_ns) as least_ns,
     max(closed_ts_ns - deliver_ts_ns) as most_ns, min(connection_id) as connection_id,
     min(deliver_ts_ns) as first_ts_ns, max(closed_ts_ns) as last_ts_ns,
-    min_by(packet, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0')) as first_packet,
-    max_by(last_packet, lpad(cast(closed_ts_ns as string), 20, '0') || lpad(cast(last_packet as string), 12, '0'))
-        as last_packet,
-    min_by(capture, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture)
-        as first_capture,
-    max_by(last_capture, lpad(cast(closed_ts_ns as string), 20, '0') || lpad(cast(last_packet as string), 12, '0')
-        || last_capture) as last_capture
+    min_by(packet, begin) as first_packet, max_by(last_packet, until) as last_packet,
+    min_by(capture, begin) as first_capture, max_by(last_capture, until) as last_capture
 from firsts
 where message is not null
 group by client, server, vhost, queue, message

@@ -4,7 +4,10 @@ with deliveries as (
     select n.server, coalesce(n.vhost, '') as vhost,
         coalesce(s.queue, case when s.exchange = '' then s.routing_key end) as queue, n.client, s.connection_id,
         s.deliver_frame_no as frame_no, s.deliver_ts_ns, s.settle_ts_ns, s.deliver_packet as packet,
-        s.deliver_capture as capture, coalesce(s.redelivered, false) as redelivered, s.outcome,
+        s.deliver_capture as capture,
+        lpad(cast(s.deliver_ts_ns as string), 20, '0') || lpad(cast(s.deliver_packet as string), 12, '0')
+            || s.deliver_capture as place,
+        coalesce(s.redelivered, false) as redelivered, s.outcome,
         coalesce(s.requeue, false) and (s.outcome = 'nack' or s.outcome = 'reject') as is_back
     from settlements s join endpoints n on s.connection_id = n.connection_id
 ),
@@ -47,14 +50,8 @@ ended as (
 clients as (
     select server, vhost, queue, count(distinct client) as clients, min(client) as client,
         min(connection_id) as connection_id, min(deliver_ts_ns) as first_ts_ns, max(deliver_ts_ns) as last_ts_ns,
-        min_by(packet, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0'))
-            as first_packet,
-        max_by(packet, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0'))
-            as last_packet,
-        min_by(capture, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture)
-            as first_capture,
-        max_by(capture, lpad(cast(deliver_ts_ns as string), 20, '0') || lpad(cast(packet as string), 12, '0') || capture)
-            as last_capture
+        min_by(packet, place) as first_packet, max_by(packet, place) as last_packet,
+        min_by(capture, place) as first_capture, max_by(capture, place) as last_capture
     from deliveries where is_back and queue is not null group by server, vhost, queue
 )
 select s.server, s.vhost, s.queue, c.client, c.clients, c.connection_id, s.times, s.others,

@@ -1,25 +1,27 @@
 -- One row per edge of the way of messages: client to exchange and key (or to stream), exchange and key to queue, queue to
 -- consumer.
 with sent as (
-    -- answers by direct reply-to have a key for each channel that asks
-    select n.server, n.vhost, n.client, p.exchange,
-        case when p.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else p.routing_key end
-            as routing_key,
-        cast(sum(p.count) as bigint) as messages, cast(sum(p.bytes) as bigint) as bytes,
-        min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
-    from published p join endpoints n on p.connection_id = n.connection_id
-    where p.exchange is not null
-    group by n.server, n.vhost, n.client, p.exchange,
-        case when p.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else p.routing_key end
+    select n.server, n.vhost, n.client, p.exchange, p.routing_key, cast(sum(p.count) as bigint) as messages,
+        cast(sum(p.bytes) as bigint) as bytes, min(p.first_ts_ns) as first_ts_ns, max(p.last_ts_ns) as last_ts_ns
+    from (
+        -- answers by direct reply-to have a key for each channel that asks
+        select connection_id, exchange, count, bytes, first_ts_ns, last_ts_ns,
+            case when routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else routing_key end
+                as routing_key
+        from published where exchange is not null
+    ) p join endpoints n on p.connection_id = n.connection_id
+    group by n.server, n.vhost, n.client, p.exchange, p.routing_key
 ),
 answered as (
-    select n.server, n.vhost, n.client, c.exchange,
-        case when c.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else c.routing_key end
-            as routing_key,
-        count(*) filter (where c.outcome = 'nack') as refused, count(*) filter (where c.returned) as returned
-    from confirms c join endpoints n on c.connection_id = n.connection_id
-    group by n.server, n.vhost, n.client, c.exchange,
-        case when c.routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else c.routing_key end
+    select n.server, n.vhost, n.client, c.exchange, c.routing_key, count(*) filter (where c.outcome = 'nack') as refused,
+        count(*) filter (where c.returned) as returned
+    from (
+        select connection_id, exchange, outcome, returned,
+            case when routing_key like 'amq.rabbitmq.reply-to.%' then 'amq.rabbitmq.reply-to' else routing_key end
+                as routing_key
+        from confirms
+    ) c join endpoints n on c.connection_id = n.connection_id
+    group by n.server, n.vhost, n.client, c.exchange, c.routing_key
 ),
 stored as (
     select n.server, n.vhost, n.client, p.stream, cast(sum(p.count) as bigint) as messages,
