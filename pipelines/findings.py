@@ -162,9 +162,9 @@ def _weight(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _order(rule: Rule, severity: str, place: int) -> tuple[Any, ...]:
-    """Return what findings are sorted by: the capture's own first, then those that are no notes, as rules stand."""
+    """Return what findings are sorted by: the capture's own first, then those that are no notes, habits last."""
     is_note = severity == SEVERITIES[-1]
-    return rule.party != "capture" or is_note, is_note, place
+    return rule.party != "capture" or is_note, is_note, rule.habit, place
 
 
 def _finding(rule: Rule, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Rule:
         complete: whether its silence proves nothing where bytes are missing.
         unsure: SQL that selects why (`reason`) its silence proves nothing else; empty: it proves something.
         several: whether a row that is no group is about several connections all the same; it has the id of one.
+        habit: whether it is no cause of what hurts now: it stands behind all that may be one.
     """
 
     code: str
@@ -62,6 +63,7 @@ class Rule:
     complete: bool = False
     unsure: str = ""
     several: bool = False
+    habit: bool = False
 
     @property
     def is_about_one_connection(self) -> bool:
@@ -156,8 +158,11 @@ def _rule(entry: Mapping[str, Any], name: str) -> Rule:
     group, several = entry.get("group"), entry.get("several", False)
     if not isinstance(several, bool) or (several and "connection_id" not in values):
         raise RuleError(f"{where}: several is true or false, and says of which connections its connection_id is one")
+    habit = entry.get("habit", False)
+    if not isinstance(habit, bool):
+        raise RuleError(f"{where}: habit is true or false")
     return Rule(
         code, entry["severity"], entry["party"], entry["from"], entry["where"], texts["text"], texts.get("advice", ""),
         dict(values), None if group is None else tuple(group), entry.get("having", ""), entry.get("applies", ""),
-        bool(entry.get("complete", False)), entry.get("unsure", ""), several,
+        bool(entry.get("complete", False)), entry.get("unsure", ""), several, habit,
     )  # fmt: skip

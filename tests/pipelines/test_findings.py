@@ -1,5 +1,6 @@
 """Findings: what the rules say of recordings, and of what they cannot judge."""
 
+import json
 import random
 import re
 from collections import Counter
@@ -308,6 +309,14 @@ def test_users_add_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "exchange orders has 1,075 messages" in capsys.readouterr().out
 
 
+def test_habits_stand_behind_what_users_ask_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    habit = RULE.replace("my-exchange", "a-habit").replace('where = "', 'habit = true\nwhere = "')
+    (tmp_path / "mine.toml").write_text(habit + RULE)
+    assert main(["summary", str(folder_of("demo")), "--rules", str(tmp_path / "mine.toml"), "--format", "json"]) == 0
+    codes = [row["code"] for row in json.loads(capsys.readouterr().out)["findings"]]
+    assert codes.index("my-exchange") < codes.index("con-poll") < codes.index("a-habit")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -317,6 +326,7 @@ def test_users_add_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (("{exchange}", "{queue}"), "names {queue}, which is not among its values"),
         (('"warning"', '"bad"'), "severity is not one of"),
         (('where = "', 'several = "yes"\nwhere = "'), "several is true or false"),
+        (('where = "', 'habit = 1\nwhere = "'), "habit is true or false"),
         (('where = "', 'several = true\nwhere = "'), "several .* says of which connections its connection_id is one"),
         (("[[rule]]", "[[rules]]"), "no .*rule.* in it"),
     ],
