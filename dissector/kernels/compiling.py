@@ -227,13 +227,21 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        of = node.value.id if isinstance(node.value, ast.Name) else ""
-        owner = self.names.get(of)
+        owner = self._named(node.value)
         if declared.is_declaration(owner):
             return ast.Constant(getattr(owner, node.attr))
-        if isinstance(owner, types.ModuleType) and declared.is_kernel(getattr(owner, node.attr, None)):
-            return ast.Name(_joined(of, node.attr), ast.Load())
+        if isinstance(node.value, ast.Name) and isinstance(owner, types.ModuleType):
+            if declared.is_kernel(getattr(owner, node.attr, None)):
+                return ast.Name(_joined(node.value.id, node.attr), ast.Load())
         return node
+
+    def _named(self, node: ast.expr) -> Any:
+        """Return what a global name, or `module.name`, stands for; None: neither."""
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id)
+        if isinstance(node, ast.Attribute) and isinstance(module := self._named(node.value), types.ModuleType):
+            return getattr(module, node.attr, None)
+        return None
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)

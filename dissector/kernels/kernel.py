@@ -279,8 +279,7 @@ def _digest(function: Callable[..., Any]) -> str:
         elif is_declaration(value):
             part = value.layout()
         elif isinstance(value, types.ModuleType):  # its constants and kernels
-            found = [(n, getattr(value, n, None)) for n in code.co_names]
-            part = repr([(n, _digest(v) if is_kernel(v) else v) for n, v in found if is_kernel(v) or _is_constant(v)])
+            part = repr([(n, _named(getattr(value, n, None))) for n in code.co_names])
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
 
@@ -294,8 +293,13 @@ def _globals(code: types.CodeType) -> Iterator[str]:
         extended = (extended | argument) << 8 if operation == dis.EXTENDED_ARG else 0
 
 
-def _is_constant(value: Any) -> bool:
-    return isinstance(value, int | tuple)
+def _named(value: Any) -> Any:
+    """Return what a digest has of a kernel, a declaration or a constant of a module; None for anything else."""
+    if is_kernel(value):
+        return _digest(value)
+    if is_declaration(value):
+        return value.layout()
+    return value if isinstance(value, int | tuple) else None
 
 
 @functools.cache

@@ -2,93 +2,90 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.hashing import mix
 from amqpscope.dissector.kernels.kernel import i64, kernel, u64
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.dissector.kernels.words import MASK
 from amqpscope.pipelines.across.homes import UNKNOWN, UNSURE
 from amqpscope.pipelines.across.keys import FROM_AFAR, KINDS, STAYED, TRACE
-from amqpscope.pipelines.model.store import declare
 
 NEVER = -(1 << 63)
 """A time that is in no window."""
 
 
-class Row(NamedTuple):
+class ROW(Matrix):
     """Columns of rows as a matrix (int64); -1 for null."""
 
-    KEY: int
-    KIND: int
-    TRACE: int  # digest, 0 for none
-    CONTENT: int
-    IS_DELIVERY: int
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int  # number of its name
-    PLACE: int  # of `keyed`; 0 for unknown
-    BODY: int  # of `keyed`; 0 for unknown
-    MOVED: int  # of `keyed`
-    BROKER: int  # of `Homes`; 0 for unknown
-    HOME: int  # of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known
-    REDELIVERED: int
-    RETURNS: int
+    KEY = column("digest of the first kind of key that it has")
+    KIND = column("of the key; KINDS: there is none")
+    TRACE = column("digest, 0 for none")
+    CONTENT = column("digest of its content; 0 for none")
+    IS_DELIVERY = column("1: a delivery, 0: a publish")
+    TS = column("ts_ns")
+    UNFINISHED = column("1: a part of it was not seen")
+    CONNECTION = column("connection_id")
+    FRAME = column("frame_no")
+    PACKET = column("its packet")
+    CAPTURE = column("number of its name")
+    PLACE = column("of `keyed`; 0 for unknown")
+    BODY = column("of `keyed`; 0 for unknown")
+    MOVED = column("of `keyed`")
+    BROKER = column("of `Homes`; 0 for unknown")
+    HOME = column("of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known")
+    REDELIVERED = column("1: it was delivered before")
+    RETURNS = column("how often a quorum queue took it back; -1: not said")
 
 
-class Slot(NamedTuple):
+class SLOT(Matrix):
     """Columns of the table of sub-keys; from TS on those of `Row`: of the latest publish."""
 
-    GROUP: int  # the slot is free unless this is the open group
-    SUB_KEY: int
-    BEFORE: int  # time of the publish before the latest (or one that may have been it), or NEVER
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int
-    PLACE: int
-    BODY: int
-    MOVED: int
-    BROKER: int
-    HOME: int
-    FIRSTS: int  # deliveries matched with it
-    REPEATED: int  # the same, redelivered
+    GROUP = column("the slot is free unless this is the open group")
+    SUB_KEY = column("digest of a kind of key, in a scope")
+    BEFORE = column("time of the publish before the latest (or one that may have been it), or NEVER")
+    TS = column("ts_ns")
+    UNFINISHED = column("1: a part of it was not seen")
+    CONNECTION = column("connection_id")
+    FRAME = column("frame_no")
+    PACKET = column("its packet")
+    CAPTURE = column("number of its name")
+    PLACE = column("of `keyed`; 0 for unknown")
+    BODY = column("of `keyed`; 0 for unknown")
+    MOVED = column("of `keyed`")
+    BROKER = column("of `Homes`; 0 for unknown")
+    HOME = column("of `Homes`")
+    FIRSTS = column("deliveries matched with it")
+    REPEATED = column("the same, redelivered")
 
 
-class Match(NamedTuple):
+class MATCH(Matrix):
     """Columns of matches, one row per delivery; from TS on those of `Row`: of its publish."""
 
-    KIND: int  # of the match; KINDS: ambiguous
-    TS: int
-    UNFINISHED: int
-    CONNECTION: int
-    FRAME: int
-    PACKET: int
-    CAPTURE: int
-    ATTEMPT: int
+    KIND = column("of the match; KINDS: ambiguous")
+    TS = column("ts_ns")
+    UNFINISHED = column("1: a part of it was not seen")
+    CONNECTION = column("connection_id")
+    FRAME = column("frame_no")
+    PACKET = column("its packet")
+    CAPTURE = column("number of its name")
+    ATTEMPT = column("which delivery of it this is, from 1 on")
 
 
-class State(NamedTuple):
+class STATE(Matrix):
     """Further state of the walk."""
 
-    GROUP: int  # number of the open group; 0 before the first
-    KEY: int
-    COUNT: int  # sub-keys of it
-    REFUSED: int  # time of the latest publish of which a sub-key was not stored, or NEVER
-    NEW: int  # sub-keys, stored or not, since those out of the window were dropped
-    LIMIT: int
-    WINDOW: int
-    SCOPES: int  # for which a sub-key is stored: 2 where there are several homes
-    OVERFLOWED: int
-    WRITTEN: int  # matches of this batch
+    GROUP = column("number of the open group; 0 before the first")
+    KEY = column("key of the open group")
+    COUNT = column("sub-keys of it")
+    REFUSED = column("time of the latest publish of which a sub-key was not stored, or NEVER")
+    NEW = column("sub-keys, stored or not, since those out of the window were dropped")
+    LIMIT = column("sub-keys that a group may have")
+    WINDOW = column("ns for which a publish is remembered")
+    SCOPES = column("for which a sub-key is stored: 2 where there are several homes")
+    OVERFLOWED = column("groups that had more than that")
+    WRITTEN = column("matches of this batch")
 
 
-ROW, SLOT, MATCH, STATE = declare(Row), declare(Slot), declare(Match), declare(State)
 _PUBLISH = SLOT.FIRSTS - SLOT.TS
 _MATCHED = MATCH.ATTEMPT - MATCH.TS
 _EVERYWHERE, _NOWHERE_KNOWN = 0, 1
@@ -155,8 +152,8 @@ def keep_publish(rows: Array, i: int, slots: Array, state: Array) -> None:
                 slots[at, SLOT.GROUP] = state[STATE.GROUP]
                 slots[at, SLOT.SUB_KEY] = own_key
                 slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
-            for column in range(_PUBLISH):
-                slots[at, SLOT.TS + column] = rows[i, ROW.TS + column]
+            for number in range(_PUBLISH):
+                slots[at, SLOT.TS + number] = rows[i, ROW.TS + number]
             slots[at, SLOT.FIRSTS] = 0
             slots[at, SLOT.REPEATED] = 0
     state[STATE.OVERFLOWED] += refused
@@ -271,5 +268,5 @@ def fill(slots: Array, kept: Array) -> None:
     """Put the slots of a group into a table that is empty and has room for them."""
     for i in range(len(kept)):
         at = slot_of(slots, i64(kept[i, SLOT.GROUP]), i64(kept[i, SLOT.SUB_KEY]))
-        for column in range(len(SLOT)):
-            slots[at, column] = kept[i, column]
+        for number in range(SLOT.WIDTH):
+            slots[at, number] = kept[i, number]

@@ -102,7 +102,7 @@ class Transits:
         self.compiled = compiled
         self.lost, self.queues, self.known_homes = lost, queues, homes
         self.homes = homes if homes and homes.several else None
-        self.state = np.zeros(len(STATE), np.int64)
+        self.state = np.zeros(STATE.WIDTH, np.int64)
         self.state[STATE.WINDOW] = min(window_ns, LONGEST_NS)
         self.state[STATE.LIMIT] = limit
         self.state[STATE.SCOPES] = 2 if self.homes else 1
@@ -111,7 +111,7 @@ class Transits:
     def _clear(self) -> None:
         for column in (STATE.GROUP, STATE.KEY, STATE.COUNT, STATE.NEW, STATE.OVERFLOWED):
             self.state[column] = 0
-        self.slots = np.zeros((_SLOTS, len(SLOT)), np.int64)
+        self.slots = np.zeros((_SLOTS, SLOT.WIDTH), np.int64)
         self.captures: dict[str, int] = {}
 
     @property
@@ -123,7 +123,7 @@ class Transits:
         """Walk over a batch, and yield a row for each of its deliveries."""
         matrix = self._matrix(rows)
         is_delivery = rows["is_delivery"]
-        matches = np.full((pc.sum(is_delivery).as_py() or 0, len(MATCH)), -1, np.int64)
+        matches = np.full((pc.sum(is_delivery).as_py() or 0, MATCH.WIDTH), -1, np.int64)
         self.state[STATE.WRITTEN] = 0
         if len(self.slots) > 8 * max(_SLOTS, int(self.state[STATE.COUNT])):
             self._fill(self._open(NEVER))  # of a group that was large
@@ -178,7 +178,7 @@ class Transits:
         size = _SLOTS
         while size < 2 * (len(kept) + KINDS * self.state[STATE.SCOPES]):
             size *= 2
-        self.slots = np.zeros((size, len(SLOT)), np.int64)
+        self.slots = np.zeros((size, SLOT.WIDTH), np.int64)
         call(fill, self.compiled, self.slots, kept)
 
     def _matrix(self, rows: pa.Table) -> Any:
@@ -186,7 +186,7 @@ class Transits:
         columns: dict[int, Any] = {column: rows[name] for column, name in _NUMBERS.items()}
         columns[ROW.CAPTURE] = self._numbers(rows["capture"])
         columns[ROW.REDELIVERED] = rows["redelivered"].fill_null(False)
-        matrix = np.zeros((len(ROW), len(rows)), np.int64).T  # filled by columns
+        matrix = np.zeros((ROW.WIDTH, len(rows)), np.int64).T  # filled by columns
         if self.homes:
             found = self.homes.doubted(rows["connection_id"].fill_null(-1).to_numpy())
             matrix[:, ROW.HOME], matrix[:, ROW.BROKER] = found

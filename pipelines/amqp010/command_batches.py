@@ -130,7 +130,7 @@ def batch_of(events: Events, at: Ints, base: int, roles: Mapping[str, int]) -> B
         roles: what methods do to sessions.
     """
     matrix = matrix_of(events, at)
-    more = np.full((len(at), len(MORE)), -1, np.int64)
+    more = np.full((len(at), MORE.WIDTH), -1, np.int64)
     words = matrix[:, EV.WHAT]
     more[:, MORE.IDENTITY] = at + base
     more[:, MORE.ROLE] = _table({what(FRAMES_010, name): role for name, role in roles.items()})[words]

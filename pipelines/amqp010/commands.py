@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.outstanding import SL
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED
 
 PLAIN, TRANSFER, POINT, ATTACH, DETACH, DETACHED, TIMEOUT, EXPECTED, COMPLETED, RESULT, EXCEPTION = range(11)
@@ -60,71 +60,70 @@ OUTCOMES = ("none", "ack", "nack", "reject", "auto", "unknown", "ok", "error", N
 """Names of these; SILENT: there is no row."""
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `more`: what this walk needs of an event besides EV; -1 for null."""
 
-    IDENTITY: int  # id of the event
-    SESSION: int  # digest of the session's name; of connections that of user, virtual host and broker; 0 for null
-    ROLE: int
-    ASKS: int  # 1: a command other than a transfer that asks for an answer
-    FIRST: int  # rows of `ranges`: the first, and the one after the last
-    END: int
-    TARGET: int  # id that a result, an exception or a command-point names
-    CODE: int  # of an answer or session.detached; timeout of session.timeout
-    MODE: int  # accept_mode of transfers
-    ACQUIRE: int  # acquire_mode of transfers
-    QUEUE: int  # number of a delivery's queue
-    BRANCH: int  # digest of the branch (its xid) that a command of dtx names, of 31 bits; 0: none
-    STATUS: int  # of a result of dtx (xa-status)
-    SLOT: int  # written: its slot
+    IDENTITY = column("id of the event")
+    SESSION = column("digest of the session's name; of connections that of user, virtual host and broker; 0 for null")
+    ROLE = column("one of ROLES; -1: none")
+    ASKS = column("1: a command other than a transfer that asks for an answer")
+    FIRST = column("rows of `ranges`: the first, and the one after the last")
+    END = column("the row of `ranges` after its last")
+    TARGET = column("id that a result, an exception or a command-point names")
+    CODE = column("of an answer or session.detached; timeout of session.timeout")
+    MODE = column("accept_mode of transfers")
+    ACQUIRE = column("acquire_mode of transfers")
+    QUEUE = column("number of a delivery's queue")
+    BRANCH = column("digest of the branch (its xid) that a command of dtx names, of 31 bits; 0: none")
+    STATUS = column("of a result of dtx (xa-status)")
+    SLOT = column("written: its slot")
 
 
-class Output(NamedTuple):
+class OUT(Matrix):
     """Columns of `out`: a command that is no longer outstanding."""
 
-    ROW: int  # its id
-    KIND: int
-    OUTCOME: int
-    ANSWER: int  # id of the event that answers it; -1: none
-    BY: int  # of `unanswered.ENDED_BY`
-    END_TS: int  # -1: not known
-    CODE: int  # -1: none
-    MULTIPLE: int
-    QUEUE: int
-    SESSION: int  # digest of a session that may go on, name and scope; 0: it does not
+    ROW = column("its id")
+    KIND = column("what it is: PUBLISH and those that follow")
+    OUTCOME = column("number in OUTCOMES")
+    ANSWER = column("id of the event that answers it; -1: none")
+    BY = column("of `unanswered.ENDED_BY`")
+    END_TS = column("-1: not known")
+    CODE = column("-1: none")
+    MULTIPLE = column("1: its answer was about several")
+    QUEUE = column("number of its queue")
+    SESSION = column("digest of a session that may go on, name and scope; 0: it does not")
 
 
-class Reported(NamedTuple):
+class REPORTED(Matrix):
     """Columns of `reported`: ids of a session's commands that an event answers, which another connection may have."""
 
-    SESSION: int  # as in `out`
-    SIDE: int  # whose commands
-    ANSWER: int  # id of the event
-    ROLE: int
-    LOWER: int  # 32 bits
-    UPPER: int
-    CODE: int
+    SESSION = column("as in `out`")
+    SIDE = column("whose commands")
+    ANSWER = column("id of the event")
+    ROLE = column("one of ROLES")
+    LOWER = column("32 bits")
+    UPPER = column("the last number, 32 bits")
+    CODE = column("that the event has")
 
 
-class Accept(NamedTuple):
+class AT(Matrix):
     """Columns of `accepts`: the message.accept of an ACCEPTED or HELD delivery, or the rollback of a ROLLED one."""
 
-    ID: int  # of the event; of a rollback the time
-    FRAME: int
+    ID = column("of the event; of a rollback the time")
+    FRAME = column("frame_no")
 
 
-class State(NamedTuple):
+class ST(Matrix):
     """Columns of `state`."""
 
-    AT: int  # the next event of the batch
-    OUT: int  # rows of `out`
-    REPORTED: int  # rows of `reported`
-    LIMIT: int  # commands that may be outstanding
-    SCOPE: int  # MORE.SESSION of the connection
-    SEVERAL: int  # whether the event names several outstanding commands; -1: not counted yet
+    AT = column("the next event of the batch")
+    OUT = column("rows of `out`")
+    REPORTED = column("rows of `reported`")
+    LIMIT = column("commands that may be outstanding")
+    SCOPE = column("MORE.SESSION of the connection")
+    SEVERAL = column("whether the event names several outstanding commands; -1: not counted yet")
 
 
-MORE, OUT, REPORTED, AT, ST = declare(More), declare(Output), declare(Reported), declare(Accept), declare(State)
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges` (int64, two columns: first and last id, 32 bits each)."""
 

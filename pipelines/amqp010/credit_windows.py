@@ -16,11 +16,10 @@ used up. The time before its first credit is no wait.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty, enter, row_of
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.commands import REFUSALS
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
@@ -47,7 +46,6 @@ from amqpscope.pipelines.model.credit import (
 from amqpscope.pipelines.model.events import CONNECTIONS, EV
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, NEEDS_PAGES
-from amqpscope.pipelines.model.store import declare
 
 PLAIN, TRANSFER, COMPLETED, SUBSCRIBE, CANCEL, MODE, FLOW, STOP, OVER, DETACHED = range(10)
 ROLES = {
@@ -73,44 +71,37 @@ AT_MOST = 1 << 10
 CHANNELS = 1 << 16
 
 
-class Window(NamedTuple):
-    """Columns of `rows` after those of `subscriptions.Subscription`: SUB.ID is the id of message.subscribe."""
+class WIN(SUB):
+    """Columns of `rows`; SUB.ID is the id of message.subscribe."""
 
-    KEY: int  # digest of session and destination
-    SESSION: int  # digest of its session
-    LIVE: int  # 1: from message.subscribe on
-    MODE: int
-    MESSAGES: int  # balances; NEVER: unlimited
-    BYTES: int
-    OPENED: int  # 1: it has had credit
-    STOPPING: int  # id of message.stop or flush that is not completed; -1: none
-    MORE_MESSAGES: int  # granted since
-    MORE_BYTES: int
-    PERIOD: int  # counts subscriptions of this row and their stops: what was sent in an earlier one gives nothing back
-
-
-KEY, SESSION, LIVE, FLOW_MODE, MESSAGES, BYTES, OPENED, STOPPING, MORE_MESSAGES, MORE_BYTES, PERIOD = range(
-    len(SUB), len(SUB) + len(Window._fields)
-)
-WIDTH = len(SUB) + len(Window._fields)
+    KEY = column("digest of session and destination")
+    SESSION = column("digest of its session")
+    LIVE = column("1: from message.subscribe on")
+    MODE = column("flow mode: CREDIT or WINDOW")
+    MESSAGES = column("messages that may come; NEVER: unlimited")
+    BYTES = column("bytes that may come; NEVER: unlimited")
+    OPENED = column("1: it has had credit")
+    STOPPING = column("id of message.stop or flush that is not completed; -1: none")
+    MORE_MESSAGES = column("granted since")
+    MORE_BYTES = column("granted since")
+    PERIOD = column("counts its subscriptions and stops: what was sent in an earlier one gives nothing back")
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `more`; -1 for null."""
 
-    IDENTITY: int  # id of the event
-    SESSION: int  # digest of its name; 0 for null
-    KEY: int  # digest of session and destination
-    ROLE: int
-    SIZE: int  # bytes of header and body in a frame
-    UNIT: int
-    VALUE: int  # of message.flow; UNLIMITED; code of session.detached; flow mode
-    FIRST: int  # rows of `ranges`: the first, and the one after the last
-    END: int
-    RTT: int  # of connections
+    IDENTITY = column("id of the event")
+    SESSION = column("digest of its name; 0 for null")
+    KEY = column("digest of session and destination")
+    ROLE = column("what it does to credit; -1: nothing")
+    SIZE = column("bytes of header and body in a frame")
+    UNIT = column("of message.flow: messages or bytes")
+    VALUE = column("of message.flow; UNLIMITED; code of session.detached; flow mode")
+    FIRST = column("rows of `ranges`: the first, and the one after the last")
+    END = column("the row of `ranges` after its last")
+    RTT = column("of connections")
 
 
-MORE = declare(More)
 Batch = tuple[Array, Array, Array]
 """EV, MORE, and `ranges`."""
 Subscribed = tuple[Array, Array, Array]
@@ -170,14 +161,14 @@ def apply_event(
     events, more, _ = batch
     table, rows, count = subscribed
     role, side = more[i, MORE.ROLE], events[i, EV.FROM_CLIENT]
-    row = row_of(table, rows, KEY, more[i, MORE.KEY], KEY, more[i, MORE.KEY])
+    row = row_of(table, rows, WIN.KEY, more[i, MORE.KEY], WIN.KEY, more[i, MORE.KEY])
     if role == COMPLETED:
         completed(batch, i, conn, gaps, subscribed, sessions, ledger, written, state)
     elif role >= OVER:
         if role == OVER or more[i, MORE.VALUE] not in REFUSALS:
             missing = role == DETACHED and side == SERVER and more[i, MORE.VALUE] <= 0
             for each in range(count[0]):
-                if rows[each, SESSION] == more[i, MORE.SESSION] and rows[each, LIVE] == 1:
+                if rows[each, WIN.SESSION] == more[i, MORE.SESSION] and rows[each, WIN.LIVE] == 1:
                     since, ts = rows[each, SUB.SINCE], events[i, EV.TS]
                     if missing and since >= 0:  # with the session.detach, what may have ended the wait
                         wait(written, state, conn, rows, each, since, rows[each, SUB.SINCE_TS], -1, ts, 0, 0)
@@ -192,20 +183,20 @@ def apply_event(
         if row < 0:
             row = count[0]
             count[0] = row + 1
-            rows[row, KEY] = more[i, MORE.KEY]
-            enter(table, rows, KEY, KEY, row)
+            rows[row, WIN.KEY] = more[i, MORE.KEY]
+            enter(table, rows, WIN.KEY, WIN.KEY, row)
         else:
             over(batch, i, rows, row, conn, gaps, written, state)
         begin(batch, i, rows, row, conn)
-    elif side == CLIENT and row >= 0 and rows[row, LIVE] == 1:
+    elif side == CLIENT and row >= 0 and rows[row, WIN.LIVE] == 1:
         if role == CANCEL:
             over(batch, i, rows, row, conn, gaps, written, state)
         elif role == MODE:
-            rows[row, FLOW_MODE] = max(more[i, MORE.VALUE], CREDIT)
+            rows[row, WIN.MODE] = max(more[i, MORE.VALUE], CREDIT)
         elif role == STOP:
-            rows[row, STOPPING] = events[i, EV.NUMBER]
-            rows[row, MORE_MESSAGES] = 0
-            rows[row, MORE_BYTES] = 0
+            rows[row, WIN.STOPPING] = events[i, EV.NUMBER]
+            rows[row, WIN.MORE_MESSAGES] = 0
+            rows[row, WIN.MORE_BYTES] = 0
             if events[i, EV.NUMBER] < 0:  # when it is completed will not be known
                 stop(batch, i, rows, row, conn, gaps, written, state)
             remember(batch, i, row, 0, rows, sessions, ledger)
@@ -227,7 +218,7 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
     slot = lg.add(ledger, sessions[0][0], 2 * session + events[i, EV.FROM_CLIENT], events[i, EV.NUMBER])
     if slot >= 0:
         ledger[1][slot, SL.ROW] = row
-        ledger[1][slot, SL.FRAME] = rows[row, PERIOD]
+        ledger[1][slot, SL.FRAME] = rows[row, WIN.PERIOD]
         ledger[1][slot, SL.EXTRA] = size
 
 
@@ -235,18 +226,18 @@ def remember(batch: Batch, i: int, row: int, size: int, rows: Array, sessions: s
 def begin(batch: Batch, i: int, rows: Array, row: int, conn: Array) -> None:
     """Begin a subscription without credit."""
     _, more, _ = batch
-    key, period = rows[row, KEY], rows[row, PERIOD] + 1
-    for column in range(WIDTH):
-        rows[row, column] = 0
-    for column in (SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED, STOPPING):
-        rows[row, column] = -1
-    rows[row, KEY] = key
-    rows[row, PERIOD] = period
-    rows[row, SESSION] = more[i, MORE.SESSION]
+    key, period = rows[row, WIN.KEY], rows[row, WIN.PERIOD] + 1
+    for number in range(WIN.WIDTH):
+        rows[row, number] = 0
+    for number in (SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED, WIN.STOPPING):
+        rows[row, number] = -1
+    rows[row, WIN.KEY] = key
+    rows[row, WIN.PERIOD] = period
+    rows[row, WIN.SESSION] = more[i, MORE.SESSION]
     rows[row, SUB.ID] = more[i, MORE.IDENTITY]
     rows[row, SUB.GAPS] = gaps_of(conn)
-    rows[row, LIVE] = 1
-    rows[row, FLOW_MODE] = WINDOW
+    rows[row, WIN.LIVE] = 1
+    rows[row, WIN.MODE] = WINDOW
 
 
 @kernel
@@ -255,13 +246,13 @@ def grant(batch: Batch, i: int, rows: Array, row: int) -> None:
     _, more, _ = batch
     value = more[i, MORE.VALUE]
     amount = NEVER if value < 0 or value == UNLIMITED else value
-    stopping = rows[row, STOPPING] >= 0
-    column = BYTES if more[i, MORE.UNIT] == BYTE else MESSAGES
+    stopping = rows[row, WIN.STOPPING] >= 0
+    column = WIN.BYTES if more[i, MORE.UNIT] == BYTE else WIN.MESSAGES
     if stopping:
-        column = MORE_BYTES if more[i, MORE.UNIT] == BYTE else MORE_MESSAGES
+        column = WIN.MORE_BYTES if more[i, MORE.UNIT] == BYTE else WIN.MORE_MESSAGES
     rows[row, column] = NEVER if amount == NEVER or rows[row, column] == NEVER else rows[row, column] + amount
-    if not stopping and rows[row, MESSAGES] > 0 and rows[row, BYTES] > 0:
-        rows[row, OPENED] = 1
+    if not stopping and rows[row, WIN.MESSAGES] > 0 and rows[row, WIN.BYTES] > 0:
+        rows[row, WIN.OPENED] = 1
 
 
 @kernel
@@ -274,9 +265,9 @@ def deliver(
     amounts, _ = sizes
     channel = events[i, EV.CHANNEL] & (CHANNELS - 1)
     size = max(amounts[channel] - 1, 0)
-    if row >= 0 and rows[row, LIVE] == 1:
-        limited = rows[row, MESSAGES] != NEVER or rows[row, BYTES] != NEVER
-        if rows[row, FLOW_MODE] == WINDOW and limited:
+    if row >= 0 and rows[row, WIN.LIVE] == 1:
+        limited = rows[row, WIN.MESSAGES] != NEVER or rows[row, WIN.BYTES] != NEVER
+        if rows[row, WIN.MODE] == WINDOW and limited:
             remember(batch, i, row, size, rows, sessions, ledger)
         use(rows, row, -1, -size)
         prove(rows, row, events[i, EV.TS], -1, conn, written, state)
@@ -287,10 +278,10 @@ def deliver(
 @kernel
 def use(rows: Array, row: int, messages: int, size: int) -> None:
     """Change the balances, as far as they are limited."""
-    if rows[row, MESSAGES] != NEVER:
-        rows[row, MESSAGES] += messages
-    if rows[row, BYTES] != NEVER:
-        rows[row, BYTES] += size
+    if rows[row, WIN.MESSAGES] != NEVER:
+        rows[row, WIN.MESSAGES] += messages
+    if rows[row, WIN.BYTES] != NEVER:
+        rows[row, WIN.BYTES] += size
 
 
 @kernel
@@ -313,11 +304,11 @@ def completed(
         while slot >= 0 and lg.number_of(ledger, slot) <= upper:
             following, number = lg.following(ledger, slot), lg.number_of(ledger, slot)
             row, size = ledger[1][slot, SL.ROW], ledger[1][slot, SL.EXTRA]
-            same = rows[row, LIVE] == 1 and rows[row, PERIOD] == ledger[1][slot, SL.FRAME]
+            same = rows[row, WIN.LIVE] == 1 and rows[row, WIN.PERIOD] == ledger[1][slot, SL.FRAME]
             lg.remove(ledger, accounts, slot)
-            if side == SERVER and rows[row, STOPPING] == number:
+            if side == SERVER and rows[row, WIN.STOPPING] == number:
                 stop(batch, i, rows, row, conn, gaps, written, state)
-            elif same and side == CLIENT and rows[row, FLOW_MODE] == WINDOW:
+            elif same and side == CLIENT and rows[row, WIN.MODE] == WINDOW:
                 use(rows, row, 1, size)
                 look(batch, i, rows, row, conn, gaps, written, state)
             slot = following
@@ -331,17 +322,17 @@ def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
     """
     if rows[row, SUB.SINCE] >= 0:
         cut_off(rows, row, conn, gaps, NEVER, written, state)
-    completed = rows[row, STOPPING] >= 0
+    completed = rows[row, WIN.STOPPING] >= 0
     if rows[row, SUB.SINCE] < 0 and not (completed and is_certain(conn, rows[row, SUB.GAPS])):
-        rows[row, OPENED] = 0
-    rows[row, MESSAGES] = rows[row, MORE_MESSAGES]
-    rows[row, BYTES] = rows[row, MORE_BYTES]
-    rows[row, STOPPING] = -1
-    rows[row, PERIOD] += 1
+        rows[row, WIN.OPENED] = 0
+    rows[row, WIN.MESSAGES] = rows[row, WIN.MORE_MESSAGES]
+    rows[row, WIN.BYTES] = rows[row, WIN.MORE_BYTES]
+    rows[row, WIN.STOPPING] = -1
+    rows[row, WIN.PERIOD] += 1
     if completed or rows[row, SUB.SINCE] >= 0:
         rows[row, SUB.GAPS] = gaps_of(conn)
-    if rows[row, MESSAGES] > 0 and rows[row, BYTES] > 0:
-        rows[row, OPENED] = 1
+    if rows[row, WIN.MESSAGES] > 0 and rows[row, WIN.BYTES] > 0:
+        rows[row, WIN.OPENED] = 1
     look(batch, i, rows, row, conn, gaps, written, state)
 
 
@@ -349,8 +340,8 @@ def stop(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
 def look(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, written: Written, state: Array) -> None:
     """Begin or end a wait, after the balances of a subscription changed."""
     events, more, _ = batch
-    certain = rows[row, OPENED] == 1 and is_certain(conn, rows[row, SUB.GAPS])
-    waits = certain and (rows[row, MESSAGES] <= 0 or rows[row, BYTES] <= 0)
+    certain = rows[row, WIN.OPENED] == 1 and is_certain(conn, rows[row, SUB.GAPS])
+    waits = certain and (rows[row, WIN.MESSAGES] <= 0 or rows[row, WIN.BYTES] <= 0)
     if rows[row, SUB.SINCE] >= 0 and not waits:
         if not cut_off(rows, row, conn, gaps, events[i, EV.ORDER], written, state):
             rows[row, SUB.PROOF] = rows[row, SUB.SINCE]
@@ -374,8 +365,8 @@ def over(batch: Batch, i: int, rows: Array, row: int, conn: Array, gaps: Array, 
         wait(written, state, conn, rows, row, rows[row, SUB.SINCE], rows[row, SUB.SINCE_TS], more[i, MORE.IDENTITY],
              events[i, EV.TS], 1, 0)  # fmt: skip
         rows[row, SUB.SINCE] = -1
-    rows[row, LIVE] = 0
-    rows[row, STOPPING] = -1
+    rows[row, WIN.LIVE] = 0
+    rows[row, WIN.STOPPING] = -1
 
 
 @kernel
@@ -389,7 +380,7 @@ def close(
         prove(rows, row, NONE, -1, conn, written, state)
         if rows[row, SUB.SINCE] >= 0 and not cut_off(rows, row, conn, gaps, NEVER, written, state):
             end_wait(rows, row, conn, written, state)
-    empty(table, rows, KEY, KEY, count[0])
+    empty(table, rows, WIN.KEY, WIN.KEY, count[0])
     count[0] = 0
     accounts = sessions[0][0]
     for account in range(2 * sessions[0][3][0]):

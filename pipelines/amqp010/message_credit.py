@@ -14,7 +14,7 @@ from amqpscope.dissector.kernels.lookup import table_of
 from amqpscope.pipelines.amqp010 import credit_windows as cw
 from amqpscope.pipelines.amqp010 import sessions as ss
 from amqpscope.pipelines.amqp010.command_batches import pairs_of
-from amqpscope.pipelines.amqp010.credit_windows import AT_MOST, CHANNELS, KEY, MORE, ROLES
+from amqpscope.pipelines.amqp010.credit_windows import AT_MOST, CHANNELS, MORE, ROLES, WIN
 from amqpscope.pipelines.amqp010.frames import FRAMES_010
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model import outstanding as lg
@@ -69,10 +69,14 @@ class MessageCredit(Remembers):
         self.retained.drop()
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
-        self.rows = np.zeros((0, cw.WIDTH), np.int64)
-        self.subscribed = table_of(self.rows, (KEY, KEY), self.rows[:, KEY]), self.rows, np.zeros(1, np.int64)
+        self.rows = np.zeros((0, WIN.WIDTH), np.int64)
+        self.subscribed = (
+            table_of(self.rows, (WIN.KEY, WIN.KEY), self.rows[:, WIN.KEY]),
+            self.rows,
+            np.zeros(1, np.int64),
+        )
         self.sizes = np.zeros(CHANNELS, np.int64), np.zeros(CHANNELS + 1, np.int64)
-        self.state = np.zeros(len(ST), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
         self.state[ST.WINDOW] = AT_LEAST
         self._make_room(0)
 
@@ -82,8 +86,8 @@ class MessageCredit(Remembers):
         need = min(int(count[0]) + more, AT_MOST)
         if need > len(rows):
             rows = grown(rows, need)
-            self.subscribed = table_of(rows, (KEY, KEY), np.arange(count[0]) + 1), rows, count
-        self.written = np.zeros((1, 1), np.int64), np.zeros((self._room + 2 * len(rows) + 2, len(WT)), np.int64)
+            self.subscribed = table_of(rows, (WIN.KEY, WIN.KEY), np.arange(count[0]) + 1), rows, count
+        self.written = np.zeros((1, 1), np.int64), np.zeros((self._room + 2 * len(rows) + 2, WT.WIDTH), np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -110,7 +114,7 @@ class MessageCredit(Remembers):
     def _batch(self, events: Events, at: Ints) -> tuple[Any, Any, Any]:
         matrix = matrix_of(events, at)
         words = matrix[:, EV.WHAT]
-        more = np.full((len(at), len(MORE)), -1, np.int64)
+        more = np.full((len(at), MORE.WIDTH), -1, np.int64)
         more[:, MORE.IDENTITY] = at + self.retained.base
         more[:, MORE.ROLE] = _ROLE[words]
         for column, of in (
@@ -137,7 +141,7 @@ class MessageCredit(Remembers):
         """Return the ids of frames that rows may still refer to."""
         _, rows, count = self.subscribed
         some = rows[: count[0]]
-        live = some[some[:, cw.LIVE] == 1]
+        live = some[some[:, WIN.LIVE] == 1]
         columns = [SUB.ID, SUB.SINCE, SUB.PROOF, SUB.RELEASED]
         closes = self.conn[[CONN.SERVER_CLOSE_EVENT, CONN.CLIENT_CLOSE_EVENT]]
         return np.concatenate([live[:, columns].ravel(), closes])
@@ -158,7 +162,7 @@ class MessageCredit(Remembers):
 
     @_subscriptions.setter
     def _subscriptions(self, rows: Ints) -> None:
-        self.subscribed = table_of(rows, (KEY, KEY), np.arange(len(rows)) + 1), rows, np.array([len(rows)])
+        self.subscribed = table_of(rows, (WIN.KEY, WIN.KEY), np.arange(len(rows)) + 1), rows, np.array([len(rows)])
         self._make_room(0)
 
     @property

@@ -64,7 +64,7 @@ class SessionWalk(Remembers, ABC):
         self.limit = limit
         self.messages, self.frames = Waiting(MESSAGES, self.MESSAGE), Waiting(FRAMES_010, self.FRAME)
         room = ROOM if compiled else ROOM >> 8
-        self.out, self.reported = np.zeros((room, len(OUT)), np.int64), np.zeros((room, len(REPORTED)), np.int64)
+        self.out, self.reported = np.zeros((room, OUT.WIDTH), np.int64), np.zeros((room, REPORTED.WIDTH), np.int64)
         self.stores = [self.messages, self.frames]
         super().__init__(compiled)
 
@@ -87,8 +87,8 @@ class SessionWalk(Remembers, ABC):
             waiting.drop()
         self.conn, self.gaps = cn.fresh()
         self.sessions, self.ledger = ss.fresh(), lg.fresh()
-        self.accepts = np.zeros((len(self.ledger[1]), len(AT)), np.int64)
-        self.state = np.zeros(len(ST), np.int64)
+        self.accepts = np.zeros((len(self.ledger[1]), AT.WIDTH), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
         self.state[ST.SEVERAL] = -1
 
     @property
@@ -144,7 +144,7 @@ class SessionWalk(Remembers, ABC):
         out, reported = self.out[: self.state[ST.OUT]], self.reported[: self.state[ST.REPORTED]]
         self.state[ST.OUT] = self.state[ST.REPORTED] = 0
         if len(reported):
-            columns = {name: reported[:, number] for number, name in enumerate(REPORTED._fields)}
+            columns = {name: reported[:, number] for number, name in enumerate(REPORTED.columns)}
             yield from sj.answers(self.tables, columns, self._answers(events, reported[:, REPORTED.ANSWER]))
         if len(out):
             yield from self._written(events, out)

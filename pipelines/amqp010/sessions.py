@@ -10,8 +10,6 @@ may do so.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 
@@ -19,11 +17,12 @@ from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty, enter, table_of
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.amqp010.frames import FRAMES_010, PROTOCOL
 from amqpscope.pipelines.model.channels import ACC, OWN_WIDTH, Channels
 from amqpscope.pipelines.model.digests import combined, hashed
 from amqpscope.pipelines.model.events import Events, what
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.store import grown
 
 _PLACE = ("connection_id", "channel", "channel_epoch")
 _OF_CONNECTION = [what(FRAMES_010, m.full_name) for m in spec.load(PROTOCOL).methods if m.class_name == "connection"]
@@ -32,28 +31,27 @@ WRAP = 1 << 32
 """Ids of commands wrap there on the wire."""
 
 
-class Session(NamedTuple):
+class SE(Matrix):
     """Columns of `rows`."""
 
-    KEY: int  # its digest
-    ATTACHED: int  # 1: its session.attach was seen
-    OUTLIVES: int  # 1: it may be attached again after its channel, or on another connection
-    TRANSACTION: int  # when takes effect what the client accepts: AT_ONCE, PERHAPS or COMMITTED
-    SURE_GAPS: int  # gaps of the client when this was certain; -1: not counted yet
-    HELD_TS: int  # time of the first message.accept that is held: -1: none
-    COMMIT: int  # id of the tx.commit that is under way; -1: none
-    COMMIT_FRAME: int
-    BRANCH: int  # that of a distributed transaction to which belongs what the client accepts; 0: none
-    BRANCH_GAPS: int  # gaps of the client when that was certain; -1: the session has no distributed transactions
+    KEY = column("its digest")
+    ATTACHED = column("1: its session.attach was seen")
+    OUTLIVES = column("1: it may be attached again after its channel, or on another connection")
+    TRANSACTION = column("when takes effect what the client accepts: AT_ONCE, PERHAPS or COMMITTED")
+    SURE_GAPS = column("gaps of the client when this was certain; -1: not counted yet")
+    HELD_TS = column("time of the first message.accept that is held: -1: none")
+    COMMIT = column("id of the tx.commit that is under way; -1: none")
+    COMMIT_FRAME = column("its frame_no")
+    BRANCH = column("that of a distributed transaction to which belongs what the client accepts; 0: none")
+    BRANCH_GAPS = column("gaps of the client when that was certain; -1: the session has no distributed transactions")
 
 
-SE = declare(Session)
 AT_ONCE, PERHAPS, COMMITTED = range(3)
 """At once; perhaps with tx.commit, for tx.select may have been missed; with tx.commit."""
-DONE_FROM, DONE_TO, RESUMED = range(len(ACC), len(ACC) + 3)
+DONE_FROM, DONE_TO, RESUMED = range(ACC.WIDTH, ACC.WIDTH + 3)
 """Columns of accounts besides ACC: commands between these ids need not be looked for when they are reported as
 completed again; 1 where the commands of this connection go on from those of another one."""
-_ACCOUNT, _SESSION = RESUMED + 1, len(SE)
+_ACCOUNT, _SESSION = RESUMED + 1, SE.WIDTH
 _NONE = np.zeros(1, np.int64), np.zeros((1, OWN_WIDTH), np.int64)
 """A table and gaps of single channels that nobody looks into."""
 State = tuple[Channels, Array]
@@ -144,8 +142,8 @@ def renew(sessions: State, row: int, attached: int) -> None:
 @kernel
 def renew_account(accounts: Array, account: int) -> None:
     """Begin an account anew, of which nothing is outstanding."""
-    for column in range(_ACCOUNT):
-        accounts[account, column] = -1
+    for number in range(_ACCOUNT):
+        accounts[account, number] = -1
     accounts[account, ACC.COUNT] = 0
     accounts[account, ACC.GAPS] = 0
     accounts[account, RESUMED] = 0

@@ -11,7 +11,6 @@ side it is unknown what it missed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.connection import CLIENT, CONN, fresh, is_missing, open_connection, update_connection
 from amqpscope.pipelines.model.events import (
     ANOMALIES,
@@ -33,7 +33,6 @@ from amqpscope.pipelines.model.events import (
 )
 from amqpscope.pipelines.model.protocols import Frames
 from amqpscope.pipelines.model.remembered import Remembers
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Needs, Rows, conform, known
 
 SECOND = 1_000_000_000
@@ -41,38 +40,37 @@ LONGEST = (1 << 63) - 1
 """292 years: longer silences are clamped to it."""
 
 
-class Span(NamedTuple):
+class SPAN(Matrix):
     """Columns of `span`: the times between which silence counts on the open connection."""
 
-    APPLIES: int  # 1: it has a row, and speaks a protocol that agrees on heartbeats
-    NEGOTIATED: int  # seconds; 0 for none, -1 where that was not seen
-    DARK: int  # bit 0: what the server sent was lost on the way; bit 1: what the client sent
-    AGREED: int  # 1: the method that agrees (connection.tune-ok) was seen
-    CLOSED: int  # 1: a frame that closes the connection was seen
-    END: int  # time of that, else of the last packet
+    APPLIES = column("1: it has a row, and speaks a protocol that agrees on heartbeats")
+    NEGOTIATED = column("seconds; 0 for none, -1 where that was not seen")
+    DARK = column("bit 0: what the server sent was lost on the way; bit 1: what the client sent")
+    AGREED = column("1: the method that agrees (connection.tune-ok) was seen")
+    CLOSED = column("1: a frame that closes the connection was seen")
+    END = column("time of that, else of the last packet")
 
 
-class Sign(NamedTuple):
+class SIGN(Matrix):
     """Columns of `signs`, which has a row for each side."""
 
-    HEARD: int  # 1: something of it was seen
-    LATEST: int  # time of its last sign of life, and not before silence counts
-    SILENCE: int  # longest silence so far
-    MISSED: int  # whole intervals without a sign
-    LOST: int  # 1: its last sign of life is a gap
+    HEARD = column("1: something of it was seen")
+    LATEST = column("time of its last sign of life, and not before silence counts")
+    SILENCE = column("longest silence so far")
+    MISSED = column("whole intervals without a sign")
+    LOST = column("1: its last sign of life is a gap")
 
 
-class Row(NamedTuple):
+class ROW(Matrix):
     """Columns of `rows`; -1 for null."""
 
-    CONNECTION: int
-    FROM_CLIENT: int
-    NEGOTIATED: int
-    SILENCE: int
-    MISSED: int
+    CONNECTION = column("connection_id")
+    FROM_CLIENT = column("1: the client was silent, 0: the server")
+    NEGOTIATED = column("seconds")
+    SILENCE = column("its longest silence (ns)")
+    MISSED = column("whole intervals without a sign")
 
 
-SPAN, SIGN, ROW = declare(Span), declare(Sign), declare(Row)
 DARK = {"path-lost": 3, "path-lost-to-server": 1 << CLIENT, "path-lost-to-client": 1 << (1 - CLIENT)}
 """Endings that show that the path lost what a side sent, and SPAN.DARK then."""
 NOT_MINE = -2
@@ -100,15 +98,15 @@ class Heartbeats(Remembers):
     def forget(self) -> None:
         """See `Remembers`."""
         self._conn, _ = fresh()
-        self._span = np.zeros(len(SPAN), np.int64)
-        self._signs = np.zeros((2, len(SIGN)), np.int64)
+        self._span = np.zeros(SPAN.WIDTH, np.int64)
+        self._signs = np.zeros((2, SIGN.WIDTH), np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of connections that ended."""
         if not len(events):
             return
         begun = int(np.count_nonzero(events.source == CONNECTIONS))
-        rows = np.zeros((2 * (begun + 1), len(ROW)), np.int64)
+        rows = np.zeros((2 * (begun + 1), ROW.WIDTH), np.int64)
         no_gaps = np.zeros((0, 3), np.int64)
         state = (self._conn, no_gaps, self._span, self._signs)
         agrees = events.among([what(source, of.agrees) for source, of in _agreeing().items()])
@@ -117,7 +115,7 @@ class Heartbeats(Remembers):
 
     def finish(self) -> Iterator[Rows]:
         """Yield rows of the last connection."""
-        rows = np.zeros((2, len(ROW)), np.int64)
+        rows = np.zeros((2, ROW.WIDTH), np.int64)
         count = call(conclude, False, self._conn, self._span, self._signs, rows, 0)
         self.forget()
         yield from _rows(rows[:count])
@@ -204,7 +202,7 @@ def listen(
             span[SPAN.DARK] = dark[i]
             span[SPAN.END] = events[i, EV.TS]
             for side in range(2):  # until more is seen, silence counts from the first packet to the last
-                for column in range(len(SIGN)):
+                for column in range(SIGN.WIDTH):
                     signs[side, column] = 0
                 signs[side, SIGN.LATEST] = events[i, EV.FIRST_TS]
         elif span[SPAN.APPLIES] == 1 and events[i, EV.FROM_CLIENT] >= 0:

@@ -7,44 +7,39 @@ channels: cut frames, which may have answered anything.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import column
 from amqpscope.pipelines.model.connection import CLIENT, CONN
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.outstanding import AC
+from amqpscope.pipelines.model.store import grown
 from amqpscope.pipelines.model.unanswered import NOTHING, Lost, lost_after, unanswered
 
 CHANNELS = 1 << 17
 """Rows of `table`: channels by parity of the epoch."""
 
 
-class Account(NamedTuple):
-    """Columns of `accounts`; the first are those of `ledger.Ends`. -1: none."""
+class ACC(AC):
+    """Columns of `accounts`. -1: none."""
 
-    HEAD: int
-    TAIL: int
-    LAST: int
-    COUNT: int
-    CHANNEL: int
-    EPOCH: int
-    FLOOR: int  # numbers up to this one may have been answered in a gap
-    GAPS: int  # gaps of the answering side at that time
-    OWN: int  # its first gap in `own`
-    OWN_TAIL: int  # its last
-    OWN_LAST: int  # LAST at the time of its last gap
-    SERVER_CLOSE: int  # number of that side's first channel.close
-    CLIENT_CLOSE: int
-    SERVER_CLOSE_TS: int
-    CLIENT_CLOSE_TS: int
-    REOPENED: int  # number of the channel.open-ok of the next epoch, or behind a close of this one
-    REOPENED_TS: int
+    CHANNEL = column("channel")
+    EPOCH = column("channel_epoch")
+    FLOOR = column("numbers up to this one may have been answered in a gap")
+    GAPS = column("gaps of the answering side at that time")
+    OWN = column("its first gap in `own`")
+    OWN_TAIL = column("its last")
+    OWN_LAST = column("LAST at the time of its last gap")
+    SERVER_CLOSE = column("number of that side's first channel.close")
+    CLIENT_CLOSE = column("the same of the client")
+    SERVER_CLOSE_TS = column("time of that side's first channel.close")
+    CLIENT_CLOSE_TS = column("the same of the client")
+    REOPENED = column("number of the channel.open-ok of the next epoch, or behind a close of this one")
+    REOPENED_TS = column("its time")
 
 
-ACC = declare(Account)
-_WIDTH = len(ACC)
+_WIDTH = ACC.WIDTH
 OWN_FRAME, OWN_TS, OWN_SINCE, OWN_NEXT, OWN_WIDTH = range(5)
 Channels = tuple[Array, Array, Array, Array]
 """`accounts`, `table`, `own`, and `counts`: accounts and gaps in use."""
@@ -53,7 +48,7 @@ Channels = tuple[Array, Array, Array, Array]
 def fresh() -> Channels:
     """Return the state without channels."""
     return (
-        np.full((16, len(ACC)), -1, np.int64),
+        np.full((16, ACC.WIDTH), -1, np.int64),
         np.full(CHANNELS, -1, np.int32),
         np.zeros((16, OWN_WIDTH), np.int64),
         np.zeros(2, np.int64),
@@ -95,8 +90,8 @@ def account_of(channels: Channels, channel: int, epoch: int) -> int:
 def begin(channels: Channels, account: int, channel: int, epoch: int) -> None:
     """Use an account for a channel epoch on which nothing is outstanding."""
     accounts, table, _, _ = channels
-    for column in range(_WIDTH):
-        accounts[account, column] = -1
+    for number in range(_WIDTH):
+        accounts[account, number] = -1
     accounts[account, ACC.COUNT] = 0
     accounts[account, ACC.GAPS] = 0
     accounts[account, ACC.CHANNEL] = channel

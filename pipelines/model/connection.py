@@ -11,48 +11,46 @@ side around the late frames, whose first one is the fourth column (-1: frames ar
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope import spec
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.events import ANOMALIES, CONNECTIONS, EV, FIRST_FRAMES, MESSAGES, what
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.store import grown
 
 SERVER, CLIENT = range(2)
 """Sides: `from_client` as a number."""
 
 
-class Connection(NamedTuple):
+class CONN(Matrix):
     """Columns of `conn`; -1 where nothing is known."""
 
-    ID: int  # connection_id
-    HAS_ROW: int  # 1: it has a row in `connections`
-    SILENCE_TS: int  # time of its first FIN or RST, else of its last packet
-    CLOSED: int  # 1: there was a FIN or RST; 2: it was evicted
-    PART: int  # 1: only a part of a capture was dissected; a side may be silent in it
-    SEEN_SERVER: int  # 1: frames of that side were seen
-    SEEN_CLIENT: int
-    SPOKEN: int  # 1: a frame, or the verdict on the connection, shows that both sides have spoken
-    LAST_SERVER: int  # number of the last frame of that side
-    LAST_CLIENT: int
-    LAST_FRAME: int  # of either
-    LAST_TS: int  # largest time of a frame
-    SERVER_CLOSE: int  # number of that side's first frame that closes the connection
-    CLIENT_CLOSE: int
-    SERVER_CLOSE_TS: int
-    CLIENT_CLOSE_TS: int
-    SERVER_CLOSE_EVENT: int  # its event's id
-    CLIENT_CLOSE_EVENT: int
-    SERVER_GAPS: int  # rows of `gaps` of that side
-    CLIENT_GAPS: int
-    LATE_SERVER: int  # frames of that side with earlier times are late
-    LATE_CLIENT: int
+    ID = column("connection_id")
+    HAS_ROW = column("1: it has a row in `connections`")
+    SILENCE_TS = column("time of its first FIN or RST, else of its last packet")
+    CLOSED = column("1: there was a FIN or RST; 2: it was evicted")
+    PART = column("1: only a part of a capture was dissected; a side may be silent in it")
+    SEEN_SERVER = column("1: frames of that side were seen")
+    SEEN_CLIENT = column("the same of the client")
+    SPOKEN = column("1: a frame, or the verdict on the connection, shows that both sides have spoken")
+    LAST_SERVER = column("number of the last frame of that side")
+    LAST_CLIENT = column("the same of the client")
+    LAST_FRAME = column("of either")
+    LAST_TS = column("largest time of a frame")
+    SERVER_CLOSE = column("number of that side's first frame that closes the connection")
+    CLIENT_CLOSE = column("the same of the client")
+    SERVER_CLOSE_TS = column("its time")
+    CLIENT_CLOSE_TS = column("the same of the client")
+    SERVER_CLOSE_EVENT = column("its event's id")
+    CLIENT_CLOSE_EVENT = column("the same of the client")
+    SERVER_GAPS = column("rows of `gaps` of that side")
+    CLIENT_GAPS = column("the same of the client")
+    LATE_SERVER = column("frames of that side with earlier times are late")
+    LATE_CLIENT = column("the same of the client")
 
 
-CONN = declare(Connection)
 GAP_FRAME, GAP_TS, GAP_SINCE, GAP_LATE = range(4)
 
 _GAP_CODES = tuple(
@@ -77,7 +75,7 @@ _CONNECTION = what(CONNECTIONS)
 
 def fresh() -> tuple[Array, Array]:
     """Return a `conn` without a connection, and `gaps`."""
-    return np.full(len(CONN), -1, np.int64), np.zeros((64, 4), np.int64)
+    return np.full(CONN.WIDTH, -1, np.int64), np.zeros((64, 4), np.int64)
 
 
 def with_room(conn: Array, gaps: Array, lacking: int) -> Array:
@@ -94,8 +92,8 @@ def used(conn: Array, gaps: Array) -> Array:
 @kernel
 def open_connection(conn: Array, identity: int) -> None:
     """Begin the next connection, and forget the last one."""
-    for column in range(len(conn)):
-        conn[column] = -1
+    for number in range(len(conn)):
+        conn[number] = -1
     conn[CONN.ID] = identity
     conn[CONN.SERVER_GAPS] = 0
     conn[CONN.CLIENT_GAPS] = 0

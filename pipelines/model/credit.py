@@ -6,13 +6,13 @@ at once, or brings a chunk that the broker had written before the credit came.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME, GAP_TS, SERVER
-from amqpscope.pipelines.model.store import declare
 
 NEVER = (1 << 63) - 1
 NONE = -(1 << 62)
@@ -26,57 +26,56 @@ MOST_ROUND_TRIP = 1 << 40
 """Longer round trips (18 minutes) do not count."""
 
 
-class Subscription(NamedTuple):
+class SUB(Matrix):
     """Columns of `rows`: a subscription id; what is requested has columns of its own."""
 
-    ID: int
-    EPOCH: int  # counts subscriptions; 0: of one whose beginning was not seen
-    EVENT: int  # id of the frame that asked for it; -1: not seen
-    GAPS: int  # gaps of the connection up to that frame
-    GRANTED: int
-    USED: int
-    ASKED: int  # id of the frame that asks for the next one; -1: none
-    ASKED_FRAME: int
-    ASKED_TS: int
-    ASKED_GAPS: int
-    ASKED_LOST: int  # gaps in what the server sent
-    ASKED_CREDIT: int  # that it begins with; NONE for null
-    ASKED_MORE: int  # granted since
-    CORRELATION: int
-    SINCE: int  # id of the frame since which there is no credit; -1: there is, or it is not known
-    SINCE_FRAME: int
-    SINCE_TS: int
-    PROOF: int  # id of the frame that began the last wait, if the next delivery decides about it; -1: none
-    PROOF_TS: int  # when that began
-    RELEASED: int  # id of the frame that ended it
-    RELEASED_TS: int
+    ID = column("subscription_id")
+    EPOCH = column("counts subscriptions; 0: of one whose beginning was not seen")
+    EVENT = column("id of the frame that asked for it; -1: not seen")
+    GAPS = column("gaps of the connection up to that frame")
+    GRANTED = column("credit that was granted so far")
+    USED = column("credit that was used so far")
+    ASKED = column("id of the frame that asks for the next one; -1: none")
+    ASKED_FRAME = column("its frame_no")
+    ASKED_TS = column("its time")
+    ASKED_GAPS = column("gaps of the connection up to it")
+    ASKED_LOST = column("gaps in what the server sent")
+    ASKED_CREDIT = column("that it begins with; NONE for null")
+    ASKED_MORE = column("granted since")
+    CORRELATION = column("its correlation_id; -1 for null")
+    SINCE = column("id of the frame since which there is no credit; -1: there is, or it is not known")
+    SINCE_FRAME = column("its frame_no")
+    SINCE_TS = column("its time")
+    PROOF = column("id of the frame that began the last wait, if the next delivery decides about it; -1: none")
+    PROOF_TS = column("when that began")
+    RELEASED = column("id of the frame that ended it")
+    RELEASED_TS = column("its time")
 
 
-class Wait(NamedTuple):
+class WT(Matrix):
     """Columns of `waits`: a row of `flow_control`."""
 
-    CONNECTION: int
-    SUBSCRIPTION: int
-    START: int  # id of the frame that began it
-    START_TS: int
-    END: int  # id of the frame that ended it; -1: none
-    END_TS: int  # NONE: not known
-    SEEN: int  # 1: the end was seen
-    PROVEN: int
+    CONNECTION = column("connection_id")
+    SUBSCRIPTION = column("subscription_id")
+    START = column("id of the frame that began it")
+    START_TS = column("its time")
+    END = column("id of the frame that ended it; -1: none")
+    END_TS = column("NONE: not known")
+    SEEN = column("1: the end was seen")
+    PROVEN = column("1: nothing was lost that could have ended it before")
 
 
-class State(NamedTuple):
+class ST(Matrix):
     """Columns of `state`."""
 
-    AT: int
-    CHANGES: int
-    WAITS: int
-    WINDOW: int  # ns within which a delivery follows a credit
-    CLOSING: int  # subscriptions that are closed, at the end of the connection
-    AGE: int  # the least age of a chunk that was delivered (ns); NEVER: none
+    AT = column("the next event of the batch")
+    CHANGES = column("rows of `changes`")
+    WAITS = column("rows of `waits`")
+    WINDOW = column("ns within which a delivery follows a credit")
+    CLOSING = column("subscriptions that are closed, at the end of the connection")
+    AGE = column("the least age of a chunk that was delivered (ns); NEVER: none")
 
 
-SUB, WT, ST = declare(Subscription), declare(Wait), declare(State)
 Written = tuple[Any, Any]
 """Changes of credit, which a walk declares, and waits (WT)."""
 

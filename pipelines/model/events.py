@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope import spec
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model import protocols
 from amqpscope.pipelines.model.protocols import Frames
-from amqpscope.pipelines.model.store import declare
 
 CONNECTIONS, ANOMALIES, FIRST_FRAMES, MESSAGES, ACKS = 0, 1, 2, 31, 32
 """Numbers of tables, in the order of their ranks: those of frames lie between, as their protocols are known. Rows about
@@ -118,30 +118,31 @@ def names_of(numbers: Iterable[int]) -> list[str]:
     return [names[number] for number in numbers]
 
 
-class Event(NamedTuple):
+class EV(Matrix):
     """Columns of `Events.matrix` (int64); -1 for null unless noted otherwise."""
 
-    CONNECTION: int  # connection_id
-    ORDER: int  # frame number at which it stands
-    SOURCE: int  # one of SOURCES
-    WHAT: int  # see `what`; 0: something else
-    TS: int  # ts_ns; of a connection last_ts_ns
-    FIRST_TS: int  # first_ts_ns
-    FROM_CLIENT: int
-    CHANNEL: int  # of AMQP
-    EPOCH: int  # channel_epoch
-    NUMBER: int  # delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection
-    # closed_ts_ns; of a gap the bytes that are missing
-    MULTIPLE: int  # of a connection: 1 if it has closed_by, 2 if that is `evicted`
-    PARTIAL: int  # is_partial; of a connection, whether only a part of it was dissected
-    CUT: int  # of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is
-    RESPONSE: int  # is_response of stream frames; of a connection, whether one direction is missing
-    LAST_FRAME: int  # frame_no of a message, also where ORDER is its first frame's
-    CLOSES: int  # of a frame: 1 if it closes its connection
-    SHOWS: int  # of a frame: 1 if it shows that both sides have spoken
-
-
-EV = declare(Event)
+    CONNECTION = column("connection_id")
+    ORDER = column("frame number at which it stands")
+    SOURCE = column("one of SOURCES")
+    WHAT = column("see `what`; 0: something else")
+    TS = column("ts_ns; of a connection last_ts_ns")
+    FIRST_TS = column("first_ts_ns")
+    FROM_CLIENT = column("1: the client sent it, 0: the server")
+    CHANNEL = column("of AMQP")
+    EPOCH = column("channel_epoch")
+    NUMBER = column(
+        "delivery_tag of frames and deliveries, publish_seq of publishes, command_id; of a connection "
+        "closed_ts_ns; of a gap the bytes that are missing"
+    )
+    MULTIPLE = column("of a connection: 1 if it has closed_by, 2 if that is `evicted`")
+    PARTIAL = column("is_partial; of a connection, whether only a part of it was dissected")
+    CUT = column(
+        "of a frame: 1 if its content is unknown, 2 for an answer without its number; 0-10: 1 if some of it is"
+    )
+    RESPONSE = column("is_response of stream frames; of a connection, whether one direction is missing")
+    LAST_FRAME = column("frame_no of a message, also where ORDER is its first frame's")
+    CLOSES = column("of a frame: 1 if it closes its connection")
+    SHOWS = column("of a frame: 1 if it shows that both sides have spoken")
 
 
 def decoded(rows: pa.Table) -> pa.Table:
@@ -310,11 +311,11 @@ class Events:
     @cached_property
     def matrix(self) -> Any:
         """int64 of len(self) rows, columns as EV; all walks share it, so nobody writes to it."""
-        made = np.full((len(EV), len(self)), -1, np.int64)
+        made = np.full((EV.WIDTH, len(self)), -1, np.int64)
         made[EV.SOURCE] = self.source
         made[EV.WHAT] = self.what
-        for column, of in _columns(len(SOURCES)).items():
-            self._fill(made[column], of)
+        for number, of in _columns(len(SOURCES)).items():
+            self._fill(made[number], of)
         for source, places in self._places.items():
             if source in FRAMES_OF:
                 closes, shows = _effects(source)
@@ -372,10 +373,10 @@ def _columns(_: int) -> dict[int, str | dict[int, str]]:
     """Return `_COLUMNS` with those of all tables of frames; as many tables are known."""
     made = dict(_COLUMNS)
     for source, frames in FRAMES_OF.items():
-        for name, column in {"ORDER": "frame_no", "TS": "ts_ns", **frames.columns}.items():
+        for name, theirs in {"ORDER": "frame_no", "TS": "ts_ns", **frames.columns}.items():
             of = made[getattr(EV, name)]
             assert isinstance(of, dict)
-            made[getattr(EV, name)] = of | {source: column}
+            made[getattr(EV, name)] = of | {source: theirs}
     return made
 
 

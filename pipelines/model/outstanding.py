@@ -11,14 +11,14 @@ began, and a number for the walk's own use.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
 from amqpscope.dissector.kernels.lookup import enter, enter_all, leave, row_of
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.dissector.kernels.state import Matrix, column
+from amqpscope.pipelines.model.store import grown
 
 BITS = 4
 PAGE = 1 << BITS
@@ -26,41 +26,40 @@ FAR = 64
 """Pages that a number may lie before the last one; numbers further back are refused, for peers count upward."""
 
 
-class Page(NamedTuple):
+class PG(Matrix):
     """Columns of `pages`."""
 
-    ACCOUNT: int
-    BASE: int  # its numbers, shifted by BITS
-    PREVIOUS: int  # the previous page; -1: none
-    NEXT: int  # the next page; of free pages the next free one
-    COUNT: int  # outstanding numbers
+    ACCOUNT = column("whose it is; -1: the page is free")
+    BASE = column("its numbers, shifted by BITS")
+    PREVIOUS = column("the previous page; -1: none")
+    NEXT = column("the next page; of free pages the next free one")
+    COUNT = column("outstanding numbers")
 
 
-class Slot(NamedTuple):
+class SL(Matrix):
     """Columns of `slots`."""
 
-    ROW: int  # -1: nothing is outstanding
-    FRAME: int  # the frame at which it began
-    EXTRA: int  # used by the walk
+    ROW = column("-1: nothing is outstanding")
+    FRAME = column("the frame at which it began")
+    EXTRA = column("used by the walk")
 
 
-class Book(NamedTuple):
+class BK(Matrix):
     """Columns of `book`."""
 
-    FREE: int  # first free page; -1: none
-    COUNT: int  # outstanding numbers
+    FREE = column("first free page; -1: none")
+    COUNT = column("outstanding numbers")
 
 
-class Ends(NamedTuple):
+class AC(Matrix):
     """The first columns of an account, which the ledger needs."""
 
-    HEAD: int  # its first page; -1: none
-    TAIL: int  # its last
-    LAST: int  # largest number so far; -1: none
-    COUNT: int  # outstanding numbers
+    HEAD = column("its first page; -1: none")
+    TAIL = column("its last")
+    LAST = column("largest number so far; -1: none")
+    COUNT = column("outstanding numbers")
 
 
-PG, SL, BK, AC = declare(Page), declare(Slot), declare(Book), declare(Ends)
 Ledger = tuple[Array, Array, Array, Array]
 
 
@@ -74,7 +73,7 @@ def fresh(pages: int = 64) -> Ledger:
 def _empty(pages: int) -> Ledger:
     """Return what `fresh` copies: entering free pages one by one takes longer."""
     book = np.array([-1, 0], np.int64)
-    empty = np.empty((0, len(PG)), np.int64), np.empty((0, len(SL)), np.int64), np.zeros(1, np.int64), book
+    empty = np.empty((0, PG.WIDTH), np.int64), np.empty((0, SL.WIDTH), np.int64), np.zeros(1, np.int64), book
     return roomy(empty, pages)
 
 

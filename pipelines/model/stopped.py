@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from amqpscope.pipelines.model.store import declare
+from amqpscope.dissector.kernels.state import Matrix, column
 
 
-class State(NamedTuple):
+class ST(Matrix):
     """Columns of `state`."""
 
-    AT: int  # the next event of the batch
-    BASE: int  # id of the first event of the batch
-    OUT: int  # rows of `out`
-    LIMIT: int  # how much may be outstanding
+    AT = column("the next event of the batch")
+    BASE = column("id of the first event of the batch")
+    OUT = column("rows of `out`")
+    LIMIT = column("how much may be outstanding")
 
 
-ST = declare(State)
 NEEDS_OUTPUT_ROOM, NEEDS_PAGES, NEEDS_ACCOUNTS, NEEDS_ACTS, WAITING_FULL, DONE = range(6)
 """Why it returned: the caller makes room and calls it again, until it is done."""

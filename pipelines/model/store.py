@@ -7,14 +7,12 @@ import math
 import mmap
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from amqpscope.dissector.kernels import state as states
-
-T = TypeVar("T")
 
 SPILL = 32 << 20
 """Bytes of one array, or of the outstanding rows of one kind, beyond which they lie in a mapped file: some twenty of
@@ -28,14 +26,6 @@ _LET_GO = getattr(mmap, "MADV_DONTNEED", None)
 
 class StateError(states.StateError, ValueError):
     """The state of something else, or of another release; one line."""
-
-
-def declare(columns: type[T]) -> T:
-    """Return a NamedTuple of ints whose fields are the column numbers of a matrix: `EV.TS` in kernels and elsewhere.
-
-    Its length is the width of the matrix.
-    """
-    return columns(*range(len(columns._fields)))  # type: ignore[attr-defined]
 
 
 def grown(array: Any, rows: int, fill: int = 0) -> Any:

@@ -12,11 +12,11 @@ import numpy as np
 from amqpscope.dissector.kernels.arrays import Ints
 from amqpscope.pipelines.model.events import ANOMALIES, EV, Events
 from amqpscope.pipelines.model.names import NO_NAME
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.requests.frames import SUCCESS, Frame
 from amqpscope.pipelines.requests.queues import CLOSES_CONNECTION, NONE
 
-FR = declare(Frame)
+FR = Frame(*range(len(Frame._fields)))
+"""The number of each column."""
 CHANNELS, EPOCHS = 1 << 16, 1 << 20
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.connection import FRAME_CUT, GAP_WORDS
 from amqpscope.pipelines.model.events import FRAMES_OF, WORDS, what
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Needs
 
 _GAPS = pa.array([word for word in GAP_WORDS if word != FRAME_CUT], pa.int16())
@@ -38,15 +38,14 @@ _LAST, _ALL = 1, 2
 """How frames of a method are wanted: the last before a close, or all."""
 
 
-class Seen(NamedTuple):
+class SEEN(Matrix):
     """Columns of what was seen of each connection."""
 
-    SIDES: int  # bits of the sides that were seen; _LOSSY where all frames stay
-    BEFORE: int  # the same, before its last row
-    LAST: int  # its last row, -1 for none
+    SIDES = column("bits of the sides that were seen; _LOSSY where all frames stay")
+    BEFORE = column("the same, before its last row")
+    LAST = column("its last row, -1 for none")
 
 
-SEEN = declare(Seen)
 _LOSSY = -1
 
 
@@ -110,12 +109,12 @@ def merged(source: int, frames: pa.Table, wanted: Any, apart: pa.Array, compiled
     has_content = _CONTENT in frames.column_names
     content = frames[_CONTENT].fill_null(0).to_numpy().copy() if has_content else np.zeros(len(frames), np.int64)
     kept = np.ones(len(frames), np.uint8)
-    seen = np.full((len(lossy), len(SEEN)), -1, np.int64)
+    seen = np.full((len(lossy), SEEN.WIDTH), -1, np.int64)
     seen[:, SEEN.SIDES] = np.where(lossy, _LOSSY, 0)
     call(merge, compiled, connection, frame, side, ts, begun, bare.view(np.uint8), seen, kept, channel, content)
     made = {"first_ts_ns": pa.array(begun, mask=first_ts < 0)} | ({_CONTENT: pa.array(content)} if has_content else {})
-    for name, column in made.items():
-        frames = frames.set_column(frames.column_names.index(name), name, column)
+    for name, values in made.items():
+        frames = frames.set_column(frames.column_names.index(name), name, values)
     return frames.filter(pa.array(kept.view(np.bool_)))
 
 

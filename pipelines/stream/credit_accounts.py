@@ -15,10 +15,9 @@ chunks bounds how much the clock of the capture is ahead of the broker's.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.connection import CONN
 from amqpscope.pipelines.model.credit import (
@@ -37,7 +36,6 @@ from amqpscope.pipelines.model.credit import (
 )
 from amqpscope.pipelines.model.events import CONNECTIONS, EV, what
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.streams import IDS
 
@@ -48,35 +46,32 @@ CLOSES, CHANGES = range(-2, 0)
 """Further reasons to stop: the connection is over; an event is to be applied (`subscriptions.apply`)."""
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `more`."""
 
-    IDENTITY: int  # id of the event
-    SUBSCRIPTION: int  # subscription_id; -1 for null
-    CREDIT: int  # NONE for null
-    CORRELATION: int  # -1 for null
-    CODE: int  # response_code; -1 for null
-    RTT: int  # of connections; -1 for null
-    CHUNK: int  # of deliveries: when the chunk was written, by the broker's clock (ms); -1 for null
+    IDENTITY = column("id of the event")
+    SUBSCRIPTION = column("subscription_id; -1 for null")
+    CREDIT = column("NONE for null")
+    CORRELATION = column("-1 for null")
+    CODE = column("response_code; -1 for null")
+    RTT = column("of connections; -1 for null")
+    CHUNK = column("of deliveries: when the chunk was written, by the broker's clock (ms); -1 for null")
 
 
-class Change(NamedTuple):
+class CH(Matrix):
     """Columns of `changes`: a row of `stream_credit`."""
 
-    EVENT: int
-    CONNECTION: int
-    SUBSCRIPTION: int
-    EPOCH: int
-    BEGUN: int  # id of the subscribe frame; -1: not seen
-    KIND: int
-    CREDIT: int
-    GRANTED: int
-    USED: int
-    KNOWN: int  # 1: there is a balance
-    SINCE: int  # time since which no credit is left; NONE: some is left
-
-
-MORE, CH = declare(More), declare(Change)
+    EVENT = column("id of the frame")
+    CONNECTION = column("connection_id")
+    SUBSCRIPTION = column("subscription_id")
+    EPOCH = column("subscription_epoch")
+    BEGUN = column("id of the subscribe frame; -1: not seen")
+    KIND = column("what it is: a number in KINDS")
+    CREDIT = column("that it grants or uses; NONE for null")
+    GRANTED = column("credit that was granted so far")
+    USED = column("credit that was used so far")
+    KNOWN = column("1: there is a balance")
+    SINCE = column("time since which no credit is left; NONE: some is left")
 
 
 @kernel

@@ -9,32 +9,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Ints
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.digests import combined, hashed
 from amqpscope.pipelines.model.events import EV, MESSAGES, Events, what
 from amqpscope.pipelines.model.numbers_in_text import numbers_in
 from amqpscope.pipelines.model.speaking import matrix_of
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `Batch.more`; -1 for null unless noted otherwise."""
 
-    IDENTITY: int  # id of the event; of messages, of the one with the least name
-    POSITION: int  # its position in the batch
-    PUBLISHER: int  # publisher_id
-    EPOCH: int  # publisher_epoch of messages
-    ENTRY: int  # of its frame that messages are in
-    RECORDS: int  # messages that stand for one event
-    SIZE: int  # of their bodies
-    RANK: int  # of the least name among names; meaningful where an id stands several times in a frame
-    STREAM: int  # digest; 0 for null; where a publisher may begin, and of requests
-    REFERENCE: int  # digest of stream and reference; 0 without a reference
-    CORRELATION: int  # of answers and requests that report stored ids
-    CODE: int
-    SEQUENCE: int
-    FIRST: int  # where in `listed` the ids of an answer begin; those of errors are each followed by its code
-    END: int
+    IDENTITY = column("id of the event; of messages, of the one with the least name")
+    POSITION = column("its position in the batch")
+    PUBLISHER = column("publisher_id")
+    EPOCH = column("publisher_epoch of messages")
+    ENTRY = column("of its frame that messages are in")
+    RECORDS = column("messages that stand for one event")
+    SIZE = column("of their bodies")
+    RANK = column("of the least name among names; meaningful where an id stands several times in a frame")
+    STREAM = column("digest; 0 for null; where a publisher may begin, and of requests")
+    REFERENCE = column("digest of stream and reference; 0 without a reference")
+    CORRELATION = column("of answers and requests that report stored ids")
+    CODE = column("response_code")
+    SEQUENCE = column("stored id that an answer reports")
+    FIRST = column("where in `listed` the ids of an answer begin; those of errors are each followed by its code")
+    END = column("the place in `listed` after its last id")
 
 
 class Batch(NamedTuple):
@@ -47,7 +47,6 @@ class Batch(NamedTuple):
     """The ids that answers list; negative beyond 63 bits."""
 
 
-MORE = declare(More)
 _PUBLISH = what(MESSAGES, "publish")
 _LISTS = {
     what(STREAM_FRAMES, "publish-confirm"): "publishing_ids",
@@ -65,7 +64,7 @@ def publications(events: Events, at: Ints, base: int) -> Batch:
         base: id of the batch's first event.
     """
     matrix = matrix_of(events, at)
-    more = np.full((len(at), len(MORE)), -1, np.int64)
+    more = np.full((len(at), MORE.WIDTH), -1, np.int64)
     more[:, MORE.IDENTITY] = at + base
     more[:, MORE.POSITION] = at
     more[:, MORE.PUBLISHER] = events.ints("publisher_id")[at]
@@ -88,7 +87,7 @@ def _changes(matrix: Ints, more: Ints, rows: Ints, columns: tuple[int, ...], fur
     """Return which of these rows differ from the one before them (bool)."""
     changed = np.ones(len(rows), np.bool_)
     changed[1:] = False
-    for values in (*(matrix[rows, column] for column in columns), *(more[rows, column] for column in further)):
+    for values in (*(matrix[rows, number] for number in columns), *(more[rows, number] for number in further)):
         changed[1:] |= values[1:] != values[:-1]
     return changed
 
@@ -132,8 +131,8 @@ def _joined(events: Events, matrix: Ints, more: Ints, published: Ints) -> Any:
     heads = published[starts]
     more[heads, MORE.SIZE] = np.where(np.maximum.reduceat(sizes, starts) < 0, -1, total)
     more[heads, MORE.RECORDS] = np.diff(starts, append=len(published))
-    for column in (MORE.IDENTITY, MORE.RANK):
-        more[heads, column] = more[published[order], column]
+    for number in (MORE.IDENTITY, MORE.RANK):
+        more[heads, number] = more[published[order], number]
     kept = np.ones(len(matrix), np.bool_)
     kept[published[~first]] = False
     return kept
@@ -157,22 +156,22 @@ def _note_answers(events: Events, matrix: Ints, more: Ints) -> None:
     if not len(rows):
         return
     found = events.take(STREAM_FRAMES, more[rows, MORE.POSITION], ["correlation_id", "response_code", "sequence"])
-    for column, name in (
+    for number, name in (
         (MORE.CORRELATION, "correlation_id"),
         (MORE.CODE, "response_code"),
         (MORE.SEQUENCE, "sequence"),
     ):
-        more[rows, column] = found[name].cast(pa.int64()).fill_null(-1).to_numpy()
+        more[rows, number] = found[name].cast(pa.int64()).fill_null(-1).to_numpy()
     _digest(events, STREAM_FRAMES, more, rows)
 
 
 def _lists(events: Events, matrix: Ints, more: Ints) -> Ints:
     """Return the ids that answers list, one list after the other; write their places to `more`."""
     parts, begin = [np.zeros(0, np.int64)], 0
-    for word, column in _LISTS.items():
+    for word, ids in _LISTS.items():
         rows = np.flatnonzero(matrix[:, EV.WHAT] == word)
         if len(rows):
-            listed, ends = numbers_in(events.take(STREAM_FRAMES, more[rows, MORE.POSITION], [column])[column])
+            listed, ends = numbers_in(events.take(STREAM_FRAMES, more[rows, MORE.POSITION], [ids])[ids])
             more[rows, MORE.FIRST], more[rows, MORE.END] = ends[:-1] + begin, ends[1:] + begin
             parts.append(listed)
             begin += len(listed)

@@ -6,16 +6,16 @@ Both are partial results (`stored.FACT`), as are answers to queries, and streams
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array, Ints
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.connection import CLIENT, CONN, SERVER
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.events import EV, what
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
 from amqpscope.pipelines.stream.publications import MORE
 from amqpscope.pipelines.stream.stored import BEGUN, ENDED, RENEWED, REPORTED, Book
@@ -26,29 +26,26 @@ UNKNOWN, NO, YES, SENT_BEFORE = range(4)
 QUERY = what(STREAM_FRAMES, "query-publisher-sequence")
 
 
-class Publisher(NamedTuple):
+class PUB(Matrix):
     """Columns of publishers: an epoch of a publisher id."""
 
-    ID: int
-    EPOCH: int  # 0 where the declaration was not seen
-    STREAM: int  # digests; REFERENCE is 0 without a reference
-    REFERENCE: int
-    FRAME: int  # of its last publish or answer
-    TS: int
-    COUNT: int  # ids that were sent
-    ACKED: int  # of these confirmed
-    REFUSED: int
-    HIGHEST: int  # id that was sent and not refused; -1: none
-    HIGHEST_ACKED: int
-    HIGHEST_REFUSED: int
-    STORED: int  # what `stored.begin` returned
-    ABOVE: int
-    GENERATION: int
-    GAPS: int  # gaps in what the client sent before it was declared
-    UNSURE: int  # 1: ids may have been sent before, or were refused
-
-
-PUB = declare(Publisher)
+    ID = column("publisher_id")
+    EPOCH = column("0 where the declaration was not seen")
+    STREAM = column("digests; REFERENCE is 0 without a reference")
+    REFERENCE = column("of stream and reference; 0 without a reference")
+    FRAME = column("of its last publish or answer")
+    TS = column("its time")
+    COUNT = column("ids that were sent")
+    ACKED = column("of these confirmed")
+    REFUSED = column("of these refused")
+    HIGHEST = column("id that was sent and not refused; -1: none")
+    HIGHEST_ACKED = column("the highest id that was confirmed; -1: none")
+    HIGHEST_REFUSED = column("the highest id that was refused; -1: none")
+    STORED = column("what `stored.begin` returned")
+    ABOVE = column("no id above this one is stored")
+    GENERATION = column("of the stream's book, when it began")
+    GAPS = column("gaps in what the client sent before it was declared")
+    UNSURE = column("1: ids may have been sent before, or were refused")
 
 
 class Publishers:
@@ -65,7 +62,7 @@ class Publishers:
         self._forget()
 
     def _forget(self) -> None:
-        rows = np.zeros((IDS, len(PUB)), np.int64)
+        rows = np.zeros((IDS, PUB.WIDTH), np.int64)
         self.arrays = rows, np.full(IDS, -1, np.int64), np.zeros(IDS, np.int64)
         self.book = Book()
         self._count = 0

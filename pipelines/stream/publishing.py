@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.connection import (
     CLIENT,
     CONN,
@@ -30,7 +31,6 @@ from amqpscope.pipelines.model.connection import (
 )  # fmt: skip
 from amqpscope.pipelines.model.events import EV, MESSAGES, what
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_OUTPUT_ROOM, WAITING_FULL
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NOTHING, WHOLE, unanswered
 from amqpscope.pipelines.stream import publishers as pb
 from amqpscope.pipelines.stream.frames import STREAM_FRAMES
@@ -57,36 +57,34 @@ _DECLARE = what(STREAM_FRAMES, "declare-publisher")
 _CREATE, _DELETE = what(STREAM_FRAMES, "create"), what(STREAM_FRAMES, "delete")
 
 
-class Output(NamedTuple):
+class OUT(Matrix):
     """Columns of `out`: a publishing id that is no longer outstanding."""
 
-    OPENER: int
-    OTHER: int
-    RECORDS: int
-    SIZE: int
-    OUTCOME: int
-    ANSWER: int  # position in the batch of the event that answers it; -1: none
-    CODE: int  # of the error; -1: none
-    MULTIPLE: int  # -1: null
-    BY: int  # of `unanswered.ENDED_BY`
-    END_TS: int
-    DEDUPLICATED: int
+    OPENER = column("id of a message's event")
+    OTHER = column("id of a message of the same sending in this batch; -1: none")
+    RECORDS = column("messages that stand for it")
+    SIZE = column("of all their bodies; -1: not known")
+    OUTCOME = column("number in OUTCOMES")
+    ANSWER = column("position in the batch of the event that answers it; -1: none")
+    CODE = column("of the error; -1: none")
+    MULTIPLE = column("-1: null")
+    BY = column("of `unanswered.ENDED_BY`")
+    END_TS = column("when it ended; -1: not known")
+    DEDUPLICATED = column("1: the stream had it already; -1: null")
 
 
-class State(NamedTuple):
+class ST(Matrix):
     """Columns of `state`."""
 
-    AT: int  # the next event of the batch
-    LISTED: int  # the next id of its list; -1: not begun
-    DRAIN: int  # the next row at the end of the connection
-    OUT: int  # rows of `out`
-    LIMIT: int
-    BASE: int  # id of the first event of the batch
-    REQUESTED: int  # the last event that is a request or its answer, and was applied; -1: none
-    OVER: int  # 1: publishers of the connection are closed
+    AT = column("the next event of the batch")
+    LISTED = column("the next id of its list; -1: not begun")
+    DRAIN = column("the next row at the end of the connection")
+    OUT = column("rows of `out`")
+    LIMIT = column("ids that may be outstanding")
+    BASE = column("id of the first event of the batch")
+    REQUESTED = column("the last event that is a request or its answer, and was applied; -1: none")
+    OVER = column("1: publishers of the connection are closed")
 
-
-OUT, ST = declare(Output), declare(State)
 
 Ids = tuple[Any, Any, Any]
 """Waiting (WAIT), index, counts (CT)."""
@@ -295,7 +293,7 @@ def close(of: Outstanding) -> bool:
             finish(of, row, UNANSWERED, -1, -1, -1, by, ts, pb.UNKNOWN)
         state[ST.DRAIN] = row + 1
     empty(index, waiting, WAIT.PUBLISHER, WAIT.NUMBER, counts[CT.ROWS])
-    for column in range(len(counts)):
-        counts[column] = 0
+    for number in range(len(counts)):
+        counts[number] = 0
     state[ST.DRAIN] = 0
     return True

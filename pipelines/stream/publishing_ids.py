@@ -6,49 +6,44 @@ an answer can belong to. Rows stay where they are until there is no room for mor
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import place_of, row_of
-from amqpscope.pipelines.model.store import declare
+from amqpscope.dissector.kernels.state import Matrix, column
 
 FINDABLE, SUPERSEDED, UNCERTAIN = range(3)
 """What may become of a sending: an answer finds it by its id; the publisher's id was declared again and the same
 publishing id sent again, so answers belong to the later sending; a gap may hold its answer or another's."""
 
 
-class Sending(NamedTuple):
+class WAIT(Matrix):
     """Columns of `waiting`: a publishing id that was sent."""
 
-    OPENER: int  # id of a message's event; -1: it is no longer outstanding
-    OTHER: int  # id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none
-    RANK: int  # among names of messages in this batch, of the one of them that is in it
-    FRAME: int
-    ENTRY: int  # of the frame
-    PUBLISHER: int
-    EPOCH: int
-    NUMBER: int
-    RECORDS: int
-    SIZE: int  # of all bodies; -1: not known
-    NEXT: int  # row of the next sending of the same id; -1: none
-    LAST: int  # row of the last one, where this is the first
-    FATE: int  # FINDABLE, SUPERSEDED, UNCERTAIN
-    LOST_TS: int  # of UNCERTAIN: when the gap was
-    GUESS: int  # `deduplicated` if it is acknowledged: UNKNOWN, NO, YES, SENT_BEFORE
+    OPENER = column("id of a message's event; -1: it is no longer outstanding")
+    OTHER = column("id of a message of the same sending in this batch, where OPENER is of an earlier one; -1: none")
+    RANK = column("among names of messages in this batch, of the one of them that is in it")
+    FRAME = column("its frame")
+    ENTRY = column("of the frame")
+    PUBLISHER = column("publisher_id")
+    EPOCH = column("publisher_epoch")
+    NUMBER = column("publishing_id")
+    RECORDS = column("messages that stand for it")
+    SIZE = column("of all bodies; -1: not known")
+    NEXT = column("row of the next sending of the same id; -1: none")
+    LAST = column("row of the last one, where this is the first")
+    FATE = column("FINDABLE, SUPERSEDED, UNCERTAIN")
+    LOST_TS = column("of UNCERTAIN: when the gap was")
+    GUESS = column("`deduplicated` if it is acknowledged: UNKNOWN, NO, YES, SENT_BEFORE")
 
 
-class Count(NamedTuple):
+class CT(Matrix):
     """Columns of `counts`, which `waiting` and `index` come with."""
 
-    ROWS: int  # rows of `waiting`
-    LIVE: int  # of these outstanding
-    OLDEST: int  # no row before this is outstanding
-    LAST_FRAME: int  # first row of the last frame
-    FRESH: int  # first row of the frame that was the last when the batch began
-
-
-WAIT, CT = declare(Sending), declare(Count)
+    ROWS = column("rows of `waiting`")
+    LIVE = column("of these outstanding")
+    OLDEST = column("no row before this is outstanding")
+    LAST_FRAME = column("first row of the last frame")
+    FRESH = column("first row of the frame that was the last when the batch began")
 
 
 @kernel
@@ -116,7 +111,7 @@ def compact(waiting: Array, counts: Array, first: int, end: int, kept: int) -> i
             counts[CT.FRESH] = kept
         if waiting[row, WAIT.OPENER] >= 0:
             if kept < row:
-                for column in range(len(WAIT)):
+                for column in range(WAIT.WIDTH):
                     waiting[kept, column] = waiting[row, column]
             kept += 1
     return kept

@@ -19,15 +19,15 @@ union.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import combined
-from amqpscope.pipelines.model.store import declare
 
 PARTIAL = "stream_references"
 """Name of the partial results."""
@@ -35,26 +35,25 @@ RENEWED, REPORTED, BEGUN, ENDED = range(4)
 """Kinds of partial results: the stream is new, the broker reported, a publisher began, and ended."""
 
 
-class Fact(NamedTuple):
+class FACT(Matrix):
     """Columns of a partial result, all int64."""
 
-    connection_id: int
-    frame_no: int
-    ts_ns: int
-    kind: int  # RENEWED, REPORTED, BEGUN, ENDED
-    stream: int  # digest of its name
-    reference: int  # digest of stream and reference; 0 for RENEWED
-    publisher_id: int  # of BEGUN and ENDED, else -1
-    publisher_epoch: int
-    stored: int  # REPORTED: the answer; ENDED: the highest id that was confirmed; -1 for none
-    sent: int  # ENDED: the highest id that may be stored; NEVER where that is unknown
-    unsure: int  # ENDED: 1 where the order of sending is uncertain, because ids were refused
+    CONNECTION_ID = column("connection_id")
+    FRAME_NO = column("frame_no")
+    TS_NS = column("ts_ns")
+    KIND = column("RENEWED, REPORTED, BEGUN, ENDED")
+    STREAM = column("digest of its name")
+    REFERENCE = column("digest of stream and reference; 0 for RENEWED")
+    PUBLISHER_ID = column("of BEGUN and ENDED, else -1")
+    PUBLISHER_EPOCH = column("of BEGUN and ENDED, else -1")
+    STORED = column("REPORTED: the answer; ENDED: the highest id that was confirmed; -1 for none")
+    SENT = column("ENDED: the highest id that may be stored; NEVER where that is unknown")
+    UNSURE = column("ENDED: 1 where the order of sending is uncertain, because ids were refused")
 
 
-FACT = declare(Fact)
 ENTRIES = 1 << 9
 """Of the book of one connection: beyond that, all is forgotten."""
-SCHEMA = pa.schema([(name, pa.int64()) for name in Fact._fields])
+SCHEMA = pa.schema([(name.lower(), pa.int64()) for name in FACT.columns])
 VERDICTS = pa.schema(
     [(name, pa.int64()) for name in ("connection_id", "publisher_id", "publisher_epoch", "stored", "above")]
 )
@@ -143,28 +142,28 @@ def verdicts(partial: pa.Table) -> pa.Table:
     Returns:
         Rows of VERDICTS, one per publisher with a reference.
     """
-    facts = np.stack([partial[name].to_numpy() for name in Fact._fields], 1) if len(partial) else _none()
+    facts = np.stack([each.to_numpy() for each in partial.select(SCHEMA.names).columns], 1) if len(partial) else _none()
     order = np.lexsort(
-        (facts[:, FACT.kind], facts[:, FACT.frame_no], facts[:, FACT.connection_id], facts[:, FACT.ts_ns])
+        (facts[:, FACT.KIND], facts[:, FACT.FRAME_NO], facts[:, FACT.CONNECTION_ID], facts[:, FACT.TS_NS])
     )
     facts = np.ascontiguousarray(facts[order])
-    names = facts[:, [FACT.connection_id, FACT.publisher_id, FACT.publisher_epoch]]
+    names = facts[:, [FACT.CONNECTION_ID, FACT.PUBLISHER_ID, FACT.PUBLISHER_EPOCH]]
     known, who = np.unique(names, axis=0, return_inverse=True)
     found = np.full((len(known), 4), (-1, NEVER, -1, 0), np.int64)
     """Stored, above, generation (-1: not begun), unsure."""
     book = Book(2 * len(facts) + 1)
     for row, each in zip(facts.tolist(), who.reshape(-1).tolist(), strict=True):
-        kind, stream, reference = row[FACT.kind], row[FACT.stream], row[FACT.reference]
+        kind, stream, reference = row[FACT.KIND], row[FACT.STREAM], row[FACT.REFERENCE]
         if kind == RENEWED:
             book.renew(stream)
         elif kind == REPORTED:
-            book.report(stream, reference, row[FACT.stored])
+            book.report(stream, reference, row[FACT.STORED])
         elif kind == BEGUN:
             found[each, :3] = book.begin(stream, reference)
         elif found[each, 2] >= 0:
-            book.end(stream, reference, int(found[each, 2]), row[FACT.stored], row[FACT.sent])
-            found[each, 3] = row[FACT.unsure]
-            if row[FACT.sent] == NEVER:
+            book.end(stream, reference, int(found[each, 2]), row[FACT.STORED], row[FACT.SENT])
+            found[each, 3] = row[FACT.UNSURE]
+            if row[FACT.SENT] == NEVER:
                 found[each, 1] = NEVER
     begun = (found[:, 2] >= 0) & (found[:, 3] == 0)
     columns = (*known[begun].T, found[begun, 0], found[begun, 1])
@@ -172,7 +171,7 @@ def verdicts(partial: pa.Table) -> pa.Table:
 
 
 def _none() -> Any:
-    return np.zeros((0, len(FACT)), np.int64)
+    return np.zeros((0, FACT.WIDTH), np.int64)
 
 
 def undecided(confirms: pa.Table) -> Any:

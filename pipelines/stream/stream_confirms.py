@@ -99,7 +99,7 @@ class StreamConfirms(Remembers):
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
         self._calls = 0
         room = ROOM if compiled else ROOM >> 8
-        self.out = np.zeros((room, len(OUT)), np.int64)
+        self.out = np.zeros((room, OUT.WIDTH), np.int64)
         super().__init__(compiled)
 
     def forget(self) -> None:
@@ -109,9 +109,9 @@ class StreamConfirms(Remembers):
         self._new: list[pa.Table] = []
         """Rows of `confirms` of this batch: records that were stored."""
         self.conn, self.gaps = cn.fresh()
-        self._make_room(np.zeros((FIRST, len(WAIT)), np.int64), np.zeros(len(CT), np.int64))
+        self._make_room(np.zeros((FIRST, WAIT.WIDTH), np.int64), np.zeros(CT.WIDTH, np.int64))
         self.publishers = pb.Publishers()
-        self.state = np.zeros(len(ST), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
         self.state[ST.LISTED] = -1
 
     def _make_room(self, waiting: Any, counts: Any) -> None:

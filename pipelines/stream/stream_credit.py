@@ -58,7 +58,7 @@ class StreamCredit(Remembers):
     def __init__(self, compiled: bool = False) -> None:
         self.retained = Retained(STREAM_FRAMES, ("frame_no", "ts_ns", "capture", "packet", "stream", "properties"))
         room = ROOM if compiled else ROOM >> 8
-        self.written = np.zeros((room, len(CH)), np.int64), np.zeros((room, len(WT)), np.int64)
+        self.written = np.zeros((room, CH.WIDTH), np.int64), np.zeros((room, WT.WIDTH), np.int64)
         super().__init__(compiled)
 
     def forget(self) -> None:
@@ -66,7 +66,7 @@ class StreamCredit(Remembers):
         self.retained.drop()
         self.conn, self.gaps = cn.fresh()
         self.subscriptions = sb.fresh()
-        self.state = np.zeros(len(ST), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
         self.state[[ST.WINDOW, ST.AGE]] = AT_LEAST, NEVER
         self.servers = Servers()
 
@@ -98,7 +98,7 @@ class StreamCredit(Remembers):
         self.servers.end(int(self.conn[CONN.ID]))
 
     def _more(self, events: Events, at: Ints) -> Ints:
-        more = np.empty((len(at), len(MORE)), np.int64)
+        more = np.empty((len(at), MORE.WIDTH), np.int64)
         more[:, MORE.IDENTITY] = at + self.retained.base
         for column, of, missing in (
             (MORE.SUBSCRIPTION, {STREAM_FRAMES: "subscription_id"}, -1),

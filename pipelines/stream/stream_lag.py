@@ -13,7 +13,7 @@ its offsets begin again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import call, kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.credit import NEVER
 from amqpscope.pipelines.model.digests import hashed
 from amqpscope.pipelines.model.remembered import Remembers
 from amqpscope.pipelines.model.speaking import difference
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.walk import Rows, conform
 from amqpscope.pipelines.stream.stream_deliveries import DELIVERY, OFFSETS, RENEWED, STORED
 
@@ -44,17 +44,14 @@ EVER = -(1 << 62)
 """Before all times."""
 
 
-class State(NamedTuple):
+class ST(Matrix):
     """Columns of `state`, one row."""
 
-    SERVER: int  # keys of the last row
-    STREAM: int
-    REACHED: int  # the highest offset that the stream has reached; -1: none
-    SHOWN_TS: int  # when a frame showed the offset from which records that were stored are counted
-    PUBLISHED: int  # 1: records of a publisher were stored
-
-
-ST = declare(State)
+    SERVER = column("keys of the last row")
+    STREAM = column("the other key")
+    REACHED = column("the highest offset that the stream has reached; -1: none")
+    SHOWN_TS = column("when a frame showed the offset from which records that were stored are counted")
+    PUBLISHED = column("1: records of a publisher were stored")
 
 
 @kernel

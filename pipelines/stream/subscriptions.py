@@ -56,7 +56,7 @@ of rows."""
 
 def fresh() -> tuple[Ints, Ints, Ints, Ints]:
     """Return subscriptions of no connection."""
-    rows = np.zeros((IDS, len(SUB)), np.int64)
+    rows = np.zeros((IDS, SUB.WIDTH), np.int64)
     return rows, np.full(IDS, -1, np.int64), np.full((ASKED, 3), -1, np.int64), np.zeros(1, np.int64)
 
 
@@ -68,7 +68,7 @@ def row_of(subscriptions: Subscriptions, number: int) -> int:
         row = count[0]
         count[0] += 1
         places[number] = row
-        for column in range(len(SUB)):
+        for column in range(SUB.WIDTH):
             rows[row, column] = 0
         for column in (SUB.EVENT, SUB.ASKED, SUB.SINCE, SUB.PROOF, SUB.RELEASED):
             rows[row, column] = -1

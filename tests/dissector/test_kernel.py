@@ -23,7 +23,8 @@ from amqpscope.dissector.kernels import machine_code
 from amqpscope.dissector.kernels.kernel import call, is_cached, note_run, worthwhile
 from amqpscope.dissector.reading import Reading
 from amqpscope.dissector.tcp import arrival
-from tests.dissector.kernels import pick
+from tests.dissector.kernels import cars, pick
+from tests.dissector.lanes import LANE
 from tests.dissector.runs import FOLDER
 
 
@@ -50,7 +51,8 @@ PROGRAM = """
 import json, sys
 import numpy as np
 from amqpscope.dissector.kernels.kernel import call
-from tests.dissector.kernels import pick
+from tests.dissector.kernels import cars, pick
+from tests.dissector.lanes import LANE
 
 data, rows = np.array([1, 2], np.uint8), np.arange(6).reshape(2, 3)
 reported = [call(pick, True, data, rows, 1), call(pick, True, data, rows, 1), "numba" in sys.modules]
@@ -180,6 +182,17 @@ def test_what_is_kept_in_another_way_is_not_looked_at(monkeypatch: pytest.Monkey
     before = kernels._digest(pick)
     monkeypatch.setattr(kernels, "FORMAT", kernels.FORMAT + 1)
     assert kernels._digest.__wrapped__(pick) != before
+
+
+@pytest.mark.compiled
+def test_columns_are_numbers_where_their_module_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the digest by which compiled code is kept: another layout is another kernel."""
+    lane = np.arange(10, 10 + LANE.WIDTH)
+    assert call(cars, True, lane) == call(cars, False, lane) == 10 + LANE.CARS
+    before = kernels._digest(cars)
+    with monkeypatch.context() as changed:
+        changed.setattr(LANE, "version", LANE.version + 1)
+        assert kernels._digest.__wrapped__(cars) != before
 
 
 def test_globals_of_kernels_are_those_that_dis_finds() -> None:

@@ -74,7 +74,7 @@ class Confirms(Remembers):
         self.limit = limit
         self.waiting = Waiting(MESSAGES, self._COLUMNS)
         self.answers = Waiting(FRAMES, (*COLUMNS, "multiple"))
-        self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
+        self.out = np.zeros((ROOM if compiled else ROOM >> 8, OUT.WIDTH), np.int64)
         super().__init__(compiled)
 
     def forget(self) -> None:
@@ -85,7 +85,7 @@ class Confirms(Remembers):
         self.channels = ch.fresh()
         self.ledger = lg.fresh()
         self.returns = rt.fresh()
-        self.state = np.zeros(len(ST), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """See `walk.Walk`."""
@@ -127,7 +127,7 @@ class Confirms(Remembers):
         self.forget()
 
     def _more(self, events: Events) -> Any:
-        more = np.full((len(events), len(MORE)), -1, np.int64)
+        more = np.full((len(events), MORE.WIDTH), -1, np.int64)
         if MESSAGES not in events.tables:
             return more
         matrix = events.matrix

@@ -61,7 +61,7 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
         ragged[cut] = ragged[cut + 1] = True
         release(first, end)
     room = np.cumsum(room_for(gaps[1], ragged[:-1]))
-    segments = np.full((made + 2 * len(bases) + 1, len(SEGMENT)), NONE, np.int64)
+    segments = np.full((made + 2 * len(bases) + 1, SEGMENT.WIDTH), NONE, np.int64)
     segments[:, [SEGMENT.FIRST, SEGMENT.BY]] = 0
     made = 0
     for first, end in reversed(parts):
@@ -79,7 +79,7 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
 
 def _epochs(bases: Ints) -> Ints:
     """Return epochs with what is known of publishes before the rows."""
-    epochs = np.zeros((len(bases), len(EPOCH)), np.int64)
+    epochs = np.zeros((len(bases), EPOCH.WIDTH), np.int64)
     epochs[:, [EPOCH.COUNT, EPOCH.SENT, EPOCH.UNTIL]] = bases[:, [BASE.COUNT, BASE.COUNT, BASE.UNTIL]]
     epochs[:, [EPOCH.LOST, EPOCH.GAP, EPOCH.END_TURN, EPOCH.END_TS, EPOCH.NEXT, EPOCH.SEGMENT]] = -1
     epochs[:, EPOCH.AHEAD] = NONE

@@ -37,7 +37,7 @@ def silences(matrix: Any) -> Any:
 
 
 def _bases(count: int) -> Any:
-    made = np.zeros((count, len(BASE)), np.int64)
+    made = np.zeros((count, BASE.WIDTH), np.int64)
     made[:, BASE.AHEAD] = NONE
     return made
 
@@ -122,14 +122,14 @@ class Noted:
             self._write()
             self._file.flush()
             self._map = mmap(self._file.fileno(), 0)
-            return np.frombuffer(self._map, np.int64).reshape(self.count, len(TURN))
+            return np.frombuffer(self._map, np.int64).reshape(self.count, TURN.WIDTH)
         if len(self._parts) != 1:
-            self._parts = [np.concatenate([np.zeros((0, len(TURN)), np.int64), *self._parts])]
+            self._parts = [np.concatenate([np.zeros((0, TURN.WIDTH), np.int64), *self._parts])]
         return self._parts[0]
 
     def release(self, first: int, end: int) -> None:
         """Release rows of the file from memory, until they are used again."""
-        width = 8 * len(TURN)
+        width = 8 * TURN.WIDTH
         release(self._map, first * width, end * width)
 
     def first_unsure(self) -> int:
@@ -168,7 +168,7 @@ class Noted:
 
     def derive(self) -> Any:
         """End the connection: derive the numbers, and return the rows (see `numbering.derive`)."""
-        over = np.full((1, len(TURN)), -1, np.int64)
+        over = np.full((1, TURN.WIDTH), -1, np.int64)
         over[0, [TURN.KIND, TURN.EPOCH]] = OVER, 0
         over[0, [TURN.TS, TURN.GAP, TURN.LOST]] = self._silence, self._gap, self._lost
         self._append(over)
@@ -219,7 +219,7 @@ def derive_whole(matrix: Any, unsure: Any, given: Any, compiled: bool) -> tuple[
     begins = np.append(0, gap[:-1])
     gaps = np.stack([np.insert(found.gap_ts, begins, _BEFORE_ALL), np.insert(found.missing, begins, -1)])
 
-    over = np.full((len(starts), len(TURN)), -1, np.int64)
+    over = np.full((len(starts), TURN.WIDTH), -1, np.int64)
     over[:, TURN.KIND] = OVER
     mine = matrix[:, EV.SOURCE] == CONNECTIONS
     over[ordinal[mine], TURN.TS] = silences(matrix)

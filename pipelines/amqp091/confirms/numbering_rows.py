@@ -85,7 +85,7 @@ def entries(matrix: Any, unsure: Any, given: Any) -> Entries:
     noted, kind = at[mine], kind[mine]
     events = matrix[noted]
     key = (events[:, EV.CHANNEL] << 32 | events[:, EV.EPOCH]) - (word[mine] == _OPEN)  # of the epoch before
-    rows = np.empty((len(noted), len(TURN)), np.int64)
+    rows = np.empty((len(noted), TURN.WIDTH), np.int64)
     rows[:, TURN.KIND] = np.where((kind == SURE) & unsure[noted], UNSURE, kind)
     rows[:, TURN.EPOCH] = np.where(kind >= CLIENT_CLOSES_ALL, ALL_EPOCHS, key)
     rows[:, TURN.TS] = events[:, EV.TS]

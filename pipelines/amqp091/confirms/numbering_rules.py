@@ -20,11 +20,11 @@ is read late, when it is certain that the gap will not be filled, and answers ar
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from amqpscope.pipelines.model.store import declare
+from amqpscope.dissector.kernels.state import Matrix, column
 
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
@@ -50,79 +50,82 @@ EXPECTS = -2
 """The number of a publish that expects a confirm of an unknown number."""
 
 
-class Turn(NamedTuple):
+class TURN(Matrix):
     """Columns of `rows`: what happened, in its order; connections one after the other, each with its OVER."""
 
-    KIND: int
-    EPOCH: int  # row of `epochs`; of what concerns a connection its first
-    TS: int  # `derive`: of confirms the largest so far in the epoch, of publishes the least BEGUN from here on
-    BEGUN: int  # first_ts_ns of a publish
-    NUMBER: int  # publish_seq (-1 for none), or the number confirmed (0: not to be looked at). Of what concerns a
-    # connection: its last epoch + 1, or -1 for that of all. `derive`: the turn of a publish, at last its number
-    GIVEN: int  # number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how
-    GAP: int  # the last gap before it in what the client sent: row of the times of gaps
-    LOST: int  # gaps before it in what the broker sent. `derive`: of publishes the segment
-    PARTIAL: int  # 1: a publish that lacks a part
+    KIND = column("what it is: one of those above")
+    EPOCH = column("row of `epochs`; of what concerns a connection its first")
+    TS = column("`derive`: of confirms the largest so far in the epoch, of publishes the least BEGUN from here on")
+    BEGUN = column("first_ts_ns of a publish")
+    NUMBER = column(
+        "publish_seq (-1 for none), or the number confirmed (0: not to be looked at). Of what concerns a "
+        "connection: its last epoch + 1, or -1 for that of all. `derive`: the turn of a publish, at last its "
+        "number"
+    )
+    GIVEN = column(
+        "number that the client itself gave, -1 for none. `derive`: the next publish of the epoch, at last how "
+        "its number is known"
+    )
+    GAP = column("the last gap before it in what the client sent: row of the times of gaps")
+    LOST = column("gaps before it in what the broker sent. `derive`: of publishes the segment")
+    PARTIAL = column("1: a publish that lacks a part")
 
 
-class Base(NamedTuple):
+class BASE(Matrix):
     """Columns of `bases`: publishes of an epoch that are no longer among the rows."""
 
-    COUNT: int
-    AHEAD: int  # the number of the last with one, less its turn; NONE
-    GAP: int  # before the last of them
-    UNTIL: int  # the largest time
+    COUNT = column("how many they are")
+    AHEAD = column("the number of the last with one, less its turn; NONE")
+    GAP = column("before the last of them")
+    UNTIL = column("the largest time")
 
 
-class Epoch(NamedTuple):
+class EPOCH(Matrix):
     """Columns of `epochs`."""
 
-    COUNT: int  # publishes; going backward, up to the current one
-    UNTIL: int
-    LOST: int
-    GAP: int
-    END_TURN: int  # turn at which the client ended it, else after all; -1 for not yet
-    END_TS: int  # when anyone did
-    END_GAP: int
-    NEXT: int  # row of the first publish that had not begun
-    LEAST: int
-    SEGMENT: int  # of the current publish; at last of the first
-    LAST_SEGMENT: int  # of what follows the last publish
-    SENT: int  # publishes begun
+    COUNT = column("publishes; going backward, up to the current one")
+    UNTIL = column("the largest time of its confirms so far")
+    LOST = column("the most gaps of the broker before any of its turns")
+    GAP = column("the gap before its latest publish")
+    END_TURN = column("turn at which the client ended it, else after all; -1 for not yet")
+    END_TS = column("when anyone did")
+    END_GAP = column("the gap before that")
+    NEXT = column("row of the first publish that had not begun")
+    LEAST = column("the least BEGUN of publishes from here on")
+    SEGMENT = column("of the current publish; at last of the first")
+    LAST_SEGMENT = column("of what follows the last publish")
+    SENT = column("publishes begun")
     # The confirms with which no further publish had begun:
-    TURN: int  # of the publish that follows them; 0 for none
-    FOLLOWS: int  # that publish's row, -1 for none
-    TAG: int
-    WHEN: int
-    SINCE: int  # GAP of the last of them
-    LOST_BEFORE: int
+    TURN = column("of the publish that follows them; 0 for none")
+    FOLLOWS = column("that publish's row, -1 for none")
+    TAG = column("the largest of their numbers")
+    WHEN = column("time of the last of them")
+    SINCE = column("GAP of the last of them")
+    LOST_BEFORE = column("LOST of the last of them")
     # Along the segments:
-    AHEAD: int
-    EXACT: int  # 1: its number is certain
-    UP_TO: int  # its GAP
+    AHEAD = column("`ahead` of the last segment; NONE")
+    EXACT = column("1: its number is certain")
+    UP_TO = column("its GAP")
 
 
-class Segment(NamedTuple):
+class SEGMENT(Matrix):
     """Columns of `segments`: publishes of an epoch between two gaps."""
 
-    EPOCH: int
-    GAP: int
-    FIRST: int  # first turn without a certain number; 0 for none
-    COUNTED: int
-    GIVEN_LEAST: int
-    GIVEN_MOST: int
-    TAG: int
-    BOUND: int
-    BOUND_FIRST: int  # the first and the last turn with that bound
-    BOUND_LAST: int
-    FOLLOWED: int  # the largest bound before a publish
-    QUIET_LOST: int
-    QUIET_BOUND: int
-    AHEAD: int
-    BY: int
-
-
-TURN, BASE, EPOCH, SEGMENT = declare(Turn), declare(Base), declare(Epoch), declare(Segment)
+    EPOCH = column("row of `epochs`")
+    GAP = column("the gap before it")
+    FIRST = column("first turn without a certain number; 0 for none")
+    COUNTED = column("what certain numbers are ahead of their turns; NONE")
+    GIVEN_LEAST = column("what numbers that the client gave are ahead of their turns: the least")
+    GIVEN_MOST = column("the most")
+    TAG = column("the largest number confirmed in it")
+    BOUND = column("the largest bound")
+    BOUND_FIRST = column("the first turn with that bound")
+    BOUND_LAST = column("the last one")
+    FOLLOWED = column("the largest bound before a publish")
+    QUIET_LOST = column("the most gaps of the broker before a bound that silence followed")
+    QUIET_BOUND = column("the largest of these bounds")
+    AHEAD = column("`ahead`")
+    BY = column("how its numbers are known; 0: no publish asks")
 
 
 def room_for(missing: Any, ragged: Any) -> Any:

@@ -15,11 +15,10 @@ nobody can tell whether it was answered. What ends the others:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import empty
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.amqp091.closes import ON_CLOSE, ON_CLOSE_OK, ON_OPEN_OK, note_close, note_open_ok
 from amqpscope.pipelines.amqp091.confirms import returns as rt
 from amqpscope.pipelines.amqp091.confirms.numbering_rules import EXPECTS
@@ -33,7 +32,6 @@ from amqpscope.pipelines.model.connection import CONN, SERVER
 from amqpscope.pipelines.model.events import EV, MESSAGES, what
 from amqpscope.pipelines.model.outstanding import SL
 from amqpscope.pipelines.model.stopped import DONE, NEEDS_ACCOUNTS, NEEDS_OUTPUT_ROOM, NEEDS_PAGES, ST
-from amqpscope.pipelines.model.store import declare
 from amqpscope.pipelines.model.unanswered import ANSWERED, EVICTED, GAP, NEVER
 
 NONE, ACK, NACK = range(3)
@@ -45,27 +43,26 @@ ON_PUBLISH, ON_RETURN = what(MESSAGES, "publish"), what(MESSAGES, "return")
 ON_ACK, ON_NACK = what(FRAMES, "basic.ack"), what(FRAMES, "basic.nack")
 
 
-class Output(NamedTuple):
+class OUT(Matrix):
     """Columns of `out`: a publish that is no longer outstanding."""
 
-    ROW: int  # its id
-    OUTCOME: int
-    ANSWER: int  # id of the event that answers it; -1: none
-    BY: int  # of `unanswered.ENDED_BY`
-    END_TS: int  # -1: not known
-    RETURNED: int  # -1: not known
-    CODE: int  # reply code of the return; -1: none
+    ROW = column("its id")
+    OUTCOME = column("number in OUTCOMES")
+    ANSWER = column("id of the event that answers it; -1: none")
+    BY = column("of `unanswered.ENDED_BY`")
+    END_TS = column("-1: not known")
+    RETURNED = column("-1: not known")
+    CODE = column("reply code of the return; -1: none")
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `more`: what this walk needs of an event besides EV."""
 
-    MANDATORY: int  # of publishes: 0 or 1; -1 for null
-    CODE: int  # of returns: reply_code
-    DIGEST: int  # of mandatory publishes, and returns
+    MANDATORY = column("of publishes: 0 or 1; -1 for null")
+    CODE = column("of returns: reply_code")
+    DIGEST = column("of mandatory publishes, and returns")
 
 
-OUT, MORE = declare(Output), declare(More)
 ROOM = 1 << 16
 """Rows of `out`."""
 PUBLISH, ANSWER = range(2)

@@ -8,15 +8,14 @@ broker does. Publishes before confirm mode, which nothing answers, count as well
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import leave, place_of, row_of, table_of
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.reuse import give, take
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.store import grown
 
 UNANSWERED = 1 << 16
 """Mandatory publishes of one connection before confirm mode that are remembered."""
@@ -26,25 +25,24 @@ LATE = 256
 """Mandatory publishes of one connection that were answered, and may still be returned."""
 
 
-class Entry(NamedTuple):
+class ENTRY(Matrix):
     """Columns of `entries`."""
 
-    SCOPE: int  # channel epoch : account << 32 | its number
-    DIGEST: int
-    PREVIOUS: int  # the equal one before it; -1: none
-    NEXT: int  # the equal one after it; of free rows the next free one
-    NEWEST: int  # of the oldest of equal ones: the newest
-    NUMBERED: int  # 1: it expects a confirm, 0: it was published before confirm mode
-    CODE: int  # reply code of its return; -1: none came
-    ROW: int  # of one that was answered: its id; else -1
-    OUTCOME: int  # how it was answered
-    ANSWER: int  # by which event
-    RETURNED: int  # what is known of its return: 0 none came, -1 it may be lost
-    EARLIER: int  # the one answered before it; -1: none
-    LATER: int  # the one answered after it
+    SCOPE = column("channel epoch : account << 32 | its number")
+    DIGEST = column("of the publish and its return")
+    PREVIOUS = column("the equal one before it; -1: none")
+    NEXT = column("the equal one after it; of free rows the next free one")
+    NEWEST = column("of the oldest of equal ones: the newest")
+    NUMBERED = column("1: it expects a confirm, 0: it was published before confirm mode")
+    CODE = column("reply code of its return; -1: none came")
+    ROW = column("of one that was answered: its id; else -1")
+    OUTCOME = column("how it was answered")
+    ANSWER = column("by which event")
+    RETURNED = column("what is known of its return: 0 none came, -1 it may be lost")
+    EARLIER = column("the one answered before it; -1: none")
+    LATER = column("the one answered after it")
 
 
-ENTRY = declare(Entry)
 FREE, USED, UNNUMBERED, ANSWERED, FIRST, LAST, LIVE = range(7)
 """Places in `counts`: the first free entry (-1: none), entries ever used, those of publishes without a number, those of
 publishes that were answered, the first and the last of these (-1: none), entries in use."""
@@ -56,7 +54,7 @@ Returns = tuple[Array, Array, Array]
 def fresh() -> Returns:
     """Return the state without entries."""
     return (
-        np.zeros((16, len(ENTRY)), np.int64),
+        np.zeros((16, ENTRY.WIDTH), np.int64),
         np.zeros(32, np.int64),
         np.array(NO_COUNTS, np.int64),
     )

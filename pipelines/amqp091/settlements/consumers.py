@@ -8,57 +8,57 @@ where the request leaves the name empty, the queue.declare-ok before it on that 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.lookup import enter, leave, table_of
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model import connection as cn
 from amqpscope.pipelines.model.reuse import ASKED_FREE, ASKED_USED, FREE, USED, give, take
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.store import grown
 
 
-class Consumer(NamedTuple):
+class CONS(Matrix):
     """Columns of `consumers`."""
 
-    NEXT: int  # of a free row the next one
-    ACCOUNT: int  # -1: free
-    TAG: int  # hash of its tag
-    QUEUE: int  # id of the event that names its queue
-    COUNT: int  # its outstanding deliveries
-    DEAD: int  # 1: its tag is used by another one, or it was cancelled
-    BEFORE_IT: int  # neighbours on its channel; -1: none
-    AFTER_IT: int
+    NEXT = column("of a free row the next one")
+    ACCOUNT = column("-1: free")
+    TAG = column("hash of its tag")
+    QUEUE = column("id of the event that names its queue")
+    COUNT = column("its outstanding deliveries")
+    DEAD = column("1: its tag is used by another one, or it was cancelled")
+    BEFORE_IT = column("neighbours on its channel; -1: none")
+    AFTER_IT = column("the one after it; -1: none")
 
 
-class Asked(NamedTuple):
+class ASK(Matrix):
     """Columns of `asked`: requests without an answer yet."""
 
-    QUEUE: int  # id of the event that names the queue
-    FRAME: int
-    LIMIT: int  # prefetch limit of a consumer
-    NEXT: int
+    QUEUE = column("id of the event that names the queue")
+    FRAME = column("of the request")
+    LIMIT = column("prefetch limit of a consumer")
+    NEXT = column("the request after it; -1: none")
 
 
-class Channel(NamedTuple):
+class CHAN(Matrix):
     """Columns of `ends`, a row for each account (`channels`); -1: none unless noted otherwise."""
 
-    CONSUMER: int  # its first consumer
-    GET: int  # the oldest basic.get without an answer
-    GET_LAST: int
-    CONSUME: int  # the oldest basic.consume without a tag and an answer
-    CONSUME_LAST: int
-    DECLARED: int  # id of the last queue.declare-ok
-    GOT: int  # id of the event that names the queue of the get-ok seen last
-    LIMIT: int  # limit of consumers begun later; 0: none
-    GAPS: int  # gaps of the client that were applied
-    MISTAKE: int  # frame with which the client settled what certainly was not outstanding, or the server's last one of
-    # that channel since; 0: none. After that, a gap of the server may hold the close of the channel
+    CONSUMER = column("its first consumer")
+    GET = column("the oldest basic.get without an answer")
+    GET_LAST = column("the newest")
+    CONSUME = column("the oldest basic.consume without a tag and an answer")
+    CONSUME_LAST = column("the newest")
+    DECLARED = column("id of the last queue.declare-ok")
+    GOT = column("id of the event that names the queue of the get-ok seen last")
+    LIMIT = column("limit of consumers begun later; 0: none")
+    GAPS = column("gaps of the client that were applied")
+    MISTAKE = column(
+        "frame with which the client settled what certainly was not outstanding, or the server's last one of that"
+        " channel since; 0: none. After that, a gap of the server may hold the close of the channel"
+    )
 
 
-CONS, ASK, CHAN = declare(Consumer), declare(Asked), declare(Channel)
 Consumers = tuple[Array, Array, Array, Array, Array]
 """`consumers`, their `table`, `asked`, `ends`, `counts`."""
 BY = CONS.ACCOUNT, CONS.TAG
@@ -67,10 +67,10 @@ BY = CONS.ACCOUNT, CONS.TAG
 def fresh() -> Consumers:
     """Return the state without consumers."""
     return (
-        np.zeros((16, len(CONS)), np.int64),
+        np.zeros((16, CONS.WIDTH), np.int64),
         np.zeros(32, np.int64),
-        np.zeros((16, len(ASK)), np.int64),
-        np.full((16, len(CHAN)), -1, np.int64),
+        np.zeros((16, ASK.WIDTH), np.int64),
+        np.full((16, CHAN.WIDTH), -1, np.int64),
         np.array([-1, 0, -1, 0], np.int64),
     )
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.amqp091.frames import FRAMES
 from amqpscope.pipelines.amqp091.settlements import consumers as co
 from amqpscope.pipelines.amqp091.settlements import prefetch as pf
@@ -17,7 +16,6 @@ from amqpscope.pipelines.model import outstanding as lg
 from amqpscope.pipelines.model.connection import CLIENT, CONN, GAP_FRAME
 from amqpscope.pipelines.model.events import CONNECTIONS, MESSAGES, what
 from amqpscope.pipelines.model.stopped import ST
-from amqpscope.pipelines.model.store import declare
 
 NONE, ACK, NACK, REJECT, AUTO = range(5)
 ROLLED = 1 << 40
@@ -39,31 +37,30 @@ ON_CONNECTION_CLOSE = what(FRAMES, "connection.close")
 ON_CONNECTION = what(CONNECTIONS)
 
 
-class Output(NamedTuple):
+class OUT(Matrix):
     """Columns of `out`: a delivery that is no longer outstanding."""
 
-    ROW: int  # its id
-    OUTCOME: int
-    ANSWER: int  # id of the frame with which it took effect; -1: none
-    MULTIPLE: int  # -1: null, as REQUEUE
-    REQUEUE: int
-    BY: int  # of `unanswered.ENDED_BY`
-    END_TS: int  # -1: not known
-    QUEUE: int  # id of the event that names its queue; -1: not known
+    ROW = column("its id")
+    OUTCOME = column("number in OUTCOMES")
+    ANSWER = column("id of the frame with which it took effect; -1: none")
+    MULTIPLE = column("-1: null, as REQUEUE")
+    REQUEUE = column("1: it was put back; -1: null")
+    BY = column("of `unanswered.ENDED_BY`")
+    END_TS = column("-1: not known")
+    QUEUE = column("id of the event that names its queue; -1: not known")
 
 
-class More(NamedTuple):
+class MORE(Matrix):
     """Columns of `more`: what this walk needs of an event besides EV."""
 
-    TAG: int  # hash of consumer_tag; 0 where it is null or empty
-    NO_ACK: int  # of deliveries
-    REQUEUE: int
-    UNNAMED: int  # 1: the queue's name is empty
-    LIMIT: int  # prefetch_count; of connections rtt_ns
-    WHOLE: int  # `global`
+    TAG = column("hash of consumer_tag; 0 where it is null or empty")
+    NO_ACK = column("of deliveries")
+    REQUEUE = column("`requeue` of rejections")
+    UNNAMED = column("1: the queue's name is empty")
+    LIMIT = column("prefetch_count; of connections rtt_ns")
+    WHOLE = column("`global`")
 
 
-OUT, MORE = declare(Output), declare(More)
 Book = tuple[Array, Array, ch.Channels, lg.Ledger]
 """`conn`, `gaps`, channels and ledger: what is outstanding, and on which channel."""
 Own = tuple[co.Consumers, tx.Transactions, pf.Prefetch]

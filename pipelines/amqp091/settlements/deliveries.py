@@ -189,12 +189,12 @@ def account_for(events: Array, i: int, book: Book, own: Own, result: Result) -> 
         return -1
     ch.begin(channels, account, channel, epoch)
     ends, work = consumers[3], transactions[0]
-    for column in range(len(CHAN)):
+    for column in range(CHAN.WIDTH):
         ends[account, column] = -1
     ends[account, CHAN.LIMIT] = 0
     ends[account, CHAN.GAPS] = conn[CONN.CLIENT_GAPS]
     ends[account, CHAN.MISTAKE] = 0
-    for column in range(len(TX)):
+    for column in range(TX.WIDTH):
         work[account, column] = -1
     work[account, TX.MODE] = PERHAPS if epoch == 0 else PLAIN
     pf.reset(prefetch, 2 * account, channel, epoch, 1, 0)

@@ -16,51 +16,48 @@ broker had waited.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
-from amqpscope.pipelines.model.store import declare
+from amqpscope.dissector.kernels.state import Matrix, column
 
 SOON_NS = 1_000_000
 """A delivery this soon after an acknowledgement, or within two round trips, is a response to it."""
 
 
-class Window(NamedTuple):
+class WIN(Matrix):
     """Columns of `windows`."""
 
-    LIMIT: int  # 0: none
-    COUNT: int  # unsettled deliveries
-    START: int  # full: id of the event that filled it; -1: it is not full
-    START_TS: int
-    END: int  # opened: id of the frame that opened it; -1: it was not
-    END_TS: int
-    ANSWERS: int  # whether that was an acknowledgement
-    WAS: int  # opened: START of that wait
-    WAS_TS: int
-    WHOLE: int  # 1: of a whole channel
-    CHANNEL: int
-    EPOCH: int
-    SINCE: int  # deliveries up to this frame do not count: a gap may have settled them
+    LIMIT = column("0: none")
+    COUNT = column("unsettled deliveries")
+    START = column("full: id of the event that filled it; -1: it is not full")
+    START_TS = column("its time")
+    END = column("opened: id of the frame that opened it; -1: it was not")
+    END_TS = column("its time")
+    ANSWERS = column("whether that was an acknowledgement")
+    WAS = column("opened: START of that wait")
+    WAS_TS = column("START_TS of that wait")
+    WHOLE = column("1: of a whole channel")
+    CHANNEL = column("channel")
+    EPOCH = column("channel_epoch")
+    SINCE = column("deliveries up to this frame do not count: a gap may have settled them")
 
 
-class Wait(NamedTuple):
+class WAIT(Matrix):
     """Columns of `waits`: a wait that is over."""
 
-    START: int  # id of its first event
-    END: int  # id of its last event; -1: none, or not seen
-    END_TS: int  # when it ended, or until when it certainly went on; -1: unknown
-    SEEN: int  # whether its end was seen
-    PROVEN: int
-    WHOLE: int  # 1: of a whole channel, 0: of a consumer
-    CHANNEL: int
-    EPOCH: int
-    CONNECTION: int
+    START = column("id of its first event")
+    END = column("id of its last event; -1: none, or not seen")
+    END_TS = column("when it ended, or until when it certainly went on; -1: unknown")
+    SEEN = column("whether its end was seen")
+    PROVEN = column("1: nothing was lost that could have ended it before")
+    WHOLE = column("1: of a whole channel, 0: of a consumer")
+    CHANNEL = column("channel")
+    EPOCH = column("channel_epoch")
+    CONNECTION = column("connection_id")
 
 
-WIN, WAIT = declare(Window), declare(Wait)
 Prefetch = tuple[Array, Array, Array]
 """`windows` (at 2 * account that of a channel epoch, at 2 * consumer + 1 that of a consumer), `waits`, and `counts`:
 waits in use, how soon is soon (ns), the connection."""
@@ -69,15 +66,15 @@ WAITS, SOON, CONNECTION = range(3)
 
 def fresh() -> Prefetch:
     """Return the state without windows."""
-    return np.zeros((32, len(WIN)), np.int64), np.zeros((64, len(WAIT)), np.int64), np.zeros(3, np.int64)
+    return np.zeros((32, WIN.WIDTH), np.int64), np.zeros((64, WAIT.WIDTH), np.int64), np.zeros(3, np.int64)
 
 
 @kernel
 def reset(prefetch: Prefetch, window: int, channel: int, epoch: int, whole: int, limit: int) -> None:
     """Reset a window."""
     windows, _, _ = prefetch
-    for column in range(len(WIN)):
-        windows[window, column] = -1
+    for number in range(WIN.WIDTH):
+        windows[window, number] = -1
     windows[window, WIN.LIMIT] = limit
     windows[window, WIN.COUNT] = 0
     windows[window, WIN.WHOLE] = whole

@@ -96,7 +96,7 @@ class Settlements(Remembers):
         self.filled = Waiting(MESSAGES, (*COLUMNS, "consumer_tag"))
         self.turned = Waiting(FRAMES, COLUMNS)
         self.stores = tuple(getattr(self, name) for name in self._STORES)
-        self.out = np.zeros((ROOM if compiled else ROOM >> 8, len(OUT)), np.int64)
+        self.out = np.zeros((ROOM if compiled else ROOM >> 8, OUT.WIDTH), np.int64)
         super().__init__(compiled)
 
     def forget(self) -> None:
@@ -106,7 +106,7 @@ class Settlements(Remembers):
         self.conn, self.gaps = cn.fresh()
         self.channels, self.ledger = ch.fresh(), lg.fresh()
         self.consumers, self.transactions, self.prefetch = co.fresh(), tx.fresh(), pf.fresh()
-        self.state = np.zeros(len(ST), np.int64)
+        self.state = np.zeros(ST.WIDTH, np.int64)
         self.opened = 0  # id of the first event of the open connection
 
     @property
@@ -183,13 +183,13 @@ class Settlements(Remembers):
 
     def _more(self, events: Events) -> Any:
         """Return columns of MORE per event; most events have none that is looked at."""
-        more = np.full((len(events), len(MORE)), -1, np.int64)
+        more = np.full((len(events), MORE.WIDTH), -1, np.int64)
         at = np.flatnonzero(events.among(_WITH_MORE))
         more[at] = self._more_of(events.only(at))
         return more
 
     def _more_of(self, events: Events) -> Any:
-        more = np.empty((len(events), len(MORE)), np.int64)
+        more = np.empty((len(events), MORE.WIDTH), np.int64)
         more[:, MORE.UNNAMED] = -1
         more[:, MORE.NO_ACK] = events.ints({MESSAGES: "no_ack"})
         more[:, MORE.REQUEUE] = events.ints({FRAMES: "requeue"})

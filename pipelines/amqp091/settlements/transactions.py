@@ -14,57 +14,55 @@ commit or rollback without an answer those before it (`asked`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
+from amqpscope.dissector.kernels.state import Matrix, column
 from amqpscope.pipelines.model.reuse import ASKED_USED, FREE, give
-from amqpscope.pipelines.model.store import declare, grown
+from amqpscope.pipelines.model.store import grown
 
 PLAIN, PERHAPS, SELECTED = range(3)
 
 
-class Channel(NamedTuple):
+class TX(Matrix):
     """Columns of `work`."""
 
-    MODE: int
-    OPEN: int  # the first acknowledgement since the last commit or rollback; -1: none
-    OPEN_LAST: int
-    ASKED: int  # the oldest commit or rollback without an answer; -1: none
-    ASKED_LAST: int
-    RECOVER: int  # number of a basic.recover without an answer; -1: none
-    RECOVER_TS: int
+    MODE = column("PLAIN, PERHAPS or SELECTED")
+    OPEN = column("the first acknowledgement since the last commit or rollback; -1: none")
+    OPEN_LAST = column("the last one")
+    ASKED = column("the oldest commit or rollback without an answer; -1: none")
+    ASKED_LAST = column("the newest")
+    RECOVER = column("number of a basic.recover without an answer; -1: none")
+    RECOVER_TS = column("its time")
 
 
-class Act(NamedTuple):
+class ACT(Matrix):
     """Columns of `acts`: a delivery, and the acknowledgement of it that waits."""
 
-    ROW: int
-    FRAME: int
-    EXTRA: int
-    NUMBER: int
-    OUTCOME: int
-    MULTIPLE: int
-    REQUEUE: int
-    ACK: int  # id of the acknowledgement
-    ACK_FRAME: int
-    ACK_TS: int
-    ROLLED_TS: int  # when a rollback brought it back before; -1: never
-    NEXT: int
+    ROW = column("id of the delivery")
+    FRAME = column("its frame")
+    EXTRA = column("what its slot has for the walk")
+    NUMBER = column("its delivery tag")
+    OUTCOME = column("of the acknowledgement, a number in OUTCOMES")
+    MULTIPLE = column("1: the acknowledgement was about several")
+    REQUEUE = column("its `requeue`")
+    ACK = column("id of the acknowledgement")
+    ACK_FRAME = column("frame of that")
+    ACK_TS = column("time of that")
+    ROLLED_TS = column("when a rollback brought it back before; -1: never")
+    NEXT = column("the acknowledgement after it; of free rows the next free one")
 
 
-class Asked(NamedTuple):
+class ASKED(Matrix):
     """Columns of `asked`: a tx.commit or tx.rollback."""
 
-    COMMITS: int
-    FRAME: int
-    FIRST: int  # the first acknowledgement that it is about; -1: none
-    NEXT: int
+    COMMITS = column("1: tx.commit, 0: tx.rollback")
+    FRAME = column("of the request")
+    FIRST = column("the first acknowledgement that it is about; -1: none")
+    NEXT = column("the request after it; of free rows the next free one")
 
 
-TX, ACT, ASKED = declare(Channel), declare(Act), declare(Asked)
 Transactions = tuple[Array, Array, Array, Array]
 """`work`, `acts`, `asked`, `counts`."""
 
@@ -72,9 +70,9 @@ Transactions = tuple[Array, Array, Array, Array]
 def fresh() -> Transactions:
     """Return the state without transactions."""
     return (
-        np.full((16, len(TX)), -1, np.int64),
-        np.zeros((16, len(ACT)), np.int64),
-        np.zeros((16, len(ASKED)), np.int64),
+        np.full((16, TX.WIDTH), -1, np.int64),
+        np.zeros((16, ACT.WIDTH), np.int64),
+        np.zeros((16, ASKED.WIDTH), np.int64),
         np.array([-1, 0, -1, 0], np.int64),
     )
 
