@@ -102,7 +102,7 @@ reached as (
     left join doubted u on p.connection_id = u.connection_id and p.first_frame_no = u.first_frame_no
         and p.exchange = u.exchange and p.routing_key = u.routing_key
     join endpoints n on p.connection_id = n.connection_id
-    join (select server, max(last_ts_ns) as last_ts_ns from endpoints group by server) e on n.server = e.server
+    join servers e on n.server = e.server
     join routed t on n.server = t.server and coalesce(n.vhost, '') = t.vhost and p.exchange = t.exchange
         and p.routing_key = t.routing_key
     left join gone g on t.server = g.server and t.vhost = g.vhost and t.queue = g.queue and p.last_ts_ns >= g.ts_ns

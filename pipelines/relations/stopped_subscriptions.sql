@@ -9,9 +9,6 @@ with spells as (
         row_number() over (partition by connection_id, subscription_id order by start_ts_ns desc nulls last) as place
     from flow_control where cause = 'stream-credit'
 ),
-ends as (
-    select server, max(last_ts_ns) as ts_ns from endpoints group by server
-),
 places as (
     select d.connection_id, d.subscription_id, n.server, n.client, d.stream, count(*) as chunks,
         max_by(d.last_offset, d.frame_no) as last_offset, max(d.ts_ns) as ts_ns
@@ -21,16 +18,16 @@ places as (
 ),
 stopped as (
     select n.server, coalesce(n.vhost, '') as vhost, n.client, p.connection_id, p.subscription_id, p.stream, p.chunks,
-        p.last_offset, s.start_ts_ns as ts_ns, e.ts_ns - s.start_ts_ns as silent_ns, s.start_packet as packet,
+        p.last_offset, s.start_ts_ns as ts_ns, e.last_ts_ns - s.start_ts_ns as silent_ns, s.start_packet as packet,
         s.start_capture as capture
     from spells s
     join endpoints n on s.connection_id = n.connection_id
-    join ends e on n.server = e.server
+    join servers e on n.server = e.server
     join places p on s.connection_id = p.connection_id and s.subscription_id = p.subscription_id
     where s.place = 1 and s.start_ts_ns >= p.ts_ns and n.closed_ts_ns is null and coalesce(n.ending, 'open') = 'open'
-        and s.end_ts_ns is null and e.ts_ns - s.start_ts_ns >= 5000000000
+        and s.end_ts_ns is null and e.last_ts_ns - s.start_ts_ns >= 5000000000
         -- who gives credit seldom may give it later
-        and e.ts_ns - s.start_ts_ns > 5.0 * coalesce(s.longest_ns, 0)
+        and e.last_ts_ns - s.start_ts_ns > 5.0 * coalesce(s.longest_ns, 0)
 ),
 ahead as (
     select s.connection_id, s.subscription_id, max(p.last_offset) as last_offset, max_by(p.client, p.last_offset) as client

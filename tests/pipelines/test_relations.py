@@ -173,6 +173,7 @@ def test_texts_come_after_those_that_they_read() -> None:
         "deletions",
         "exclusives",
         "consumers",
+        "servers",
         "queues",
     }
 

@@ -91,6 +91,7 @@ MUST_HAVE = {
     "returns": "client exchange routing_key count publishes",
     "paces": "client connection_id channel channel_epoch publishes alone waited_ns paused_ns",
     "backlogs": "server vhost queue since_ts_ns until_ts_ns duration_ns messages single_active_consumer",
+    "servers": "server last_ts_ns",
     "covered": "server last_ts_ns",
     "undelivered": "server vhost queue ins outs messages max_length message_ttl_ms consumers",
     "orphaned": "server vhost queue connection_id gone_ts_ns left_over",
@@ -111,6 +112,7 @@ MUST_HAVE = {
     "rebindings": "client server vhost queue exchange routing_key bound_key deliveries messages",
     "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
     "unanswered": "client server connection_id exchange routing_key queue requests answers least_ns",
+    "unsettled": "client server connection_id consumer_tag queue unsettled full_since_ts_ns until_ts_ns",
     "too_late": "client server vhost queue owner messages requests caller",
     "blocks": "server reason connections longest_ns late outside_p99_ns",
 }
