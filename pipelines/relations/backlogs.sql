@@ -1,17 +1,12 @@
 -- One row per queue and time between two counts of its messages in which some waited and none was delivered.
 -- None without rows of operations.
 -- What is in a stream does not wait: it stays there.
-with counts as (
-    select n.server, coalesce(n.vhost, '') as vhost, o.queue, o.ts_ns, o.connection_id, o.frame_no, o.message_count,
-        o.packet, o.capture
-    from operations o join endpoints n on o.connection_id = n.connection_id
-    where o.method = 'queue.declare-ok' and o.message_count is not null and o.ts_ns is not null
-),
-counted as (
-    select server, vhost, queue from counts where message_count > 0 group by server, vhost, queue
+with counted as (
+    select server, vhost, queue from counts where message_count > 0 and ts_ns is not null group by server, vhost, queue
 ),
 moments as (
-    select server, vhost, queue, ts_ns, connection_id, frame_no, message_count, packet, capture from counts
+    select server, vhost, queue, ts_ns, connection_id, frame_no, message_count, packet, capture
+    from counts where ts_ns is not null
     union all
     select n.server, coalesce(n.vhost, ''), s.queue, s.deliver_ts_ns, s.connection_id, s.deliver_frame_no,
         cast(null as bigint), cast(null as bigint), cast(null as string)
