@@ -101,7 +101,8 @@ def needed_by(source: str) -> set[str]:
     Args:
         source: SQL that follows its `from`, or `select 1 from` and that.
     """
-    first = re.split(r"\(|\bleft\b|\bwhere\b", source.removeprefix("select 1 from "))[0]
+    code = re.sub(r"^\s*select 1\s+from\s", "", re.sub(r"--[^\n]*", "", source))
+    first = re.split(r"\(|\bleft\b|\bwhere\b", code)[0]
     return {*re.findall(r"(?:^|\bjoin\s)\s*([a-z_0-9]+)", first)}
 
 
@@ -121,7 +122,7 @@ def _unsure(select: Select, rule: Rule, known: _Known) -> str | None:
 def _first(select: Select, rule: Rule, text: str, known: _Known) -> dict[str, Any] | None:
     """Return the first row that a text of a rule selects; many rules ask the same."""
     if text not in known:
-        known[text] = next(iter(_run(select, rule, f"{text} limit 1")), None)
+        known[text] = next(iter(_run(select, rule, f"{text}\nlimit 1")), None)
     return known[text]
 
 

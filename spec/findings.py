@@ -74,13 +74,13 @@ class Rule:
     @property
     def sql(self) -> str:
         """The select that makes its rows, one for each finding."""
-        columns = ", ".join(f"{expression} as {name}" for name, expression in _placed(self.values).items())
-        parts = [f"select {columns} from {self.source} where {self.where}"]  # noqa: S608 - a rule is SQL
+        columns = ",\n".join(f"{expression}\nas {name}" for name, expression in _placed(self.values).items())
+        parts = [f"select {columns}", f"from {self.source}", f"where {self.where}"]
         if self.group:
             parts.append(f"group by {', '.join(self.group)}")
         if self.having:
             parts.append(f"having {self.having}")
-        return " ".join(parts)
+        return "\n".join(parts)  # a part may end in a comment
 
 
 def _placed(values: Mapping[str, str]) -> dict[str, str]:

@@ -149,6 +149,9 @@ def test_tables_that_a_select_needs_are_those_before_others() -> None:
     }  # fmt: skip
     assert needed_by("(select a from rpcs join confirms on a = b) r join endpoints n on r.a = n.a") == set()
     assert needed_by("select 1 from published where a in (select a from rpcs)") == {"published"}
+    assert needed_by("select 1\nfrom published -- join late\nwhere a > 1") == {"published"}
+    lines = "\nlate l\njoin endpoints n on l.a = n.a\njoin (\n    select a from rpcs\n) r"
+    assert needed_by(lines) == {"late", "endpoints"}
 
 
 def test_findings_on_spark_are_the_same(spark: Any) -> None:
@@ -317,10 +320,28 @@ def test_habits_stand_behind_what_users_ask_for(tmp_path: Path, capsys: pytest.C
     assert codes.index("my-exchange") < codes.index("con-poll") < codes.index("a-habit")
 
 
+OVER_LINES = ('"x.publishes > 1000"', "'''\nx.publishes > 1000\n    and x.exchange <> '' -- the default one\n'''")
+"""What is long stands in literal strings."""
+
+
+def test_rules_may_stand_over_several_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = ('count = "x.publishes"', "count = '''\nx.publishes -- of all keys\n'''")
+    (tmp_path / "mine.toml").write_text(RULE.replace(*OVER_LINES).replace(*counts))
+    assert main(["summary", str(folder_of("demo")), "--rules", str(tmp_path / "mine.toml")]) == 0
+    assert "exchange orders has 1,075 messages" in capsys.readouterr().out
+
+
+def test_our_rules_can_be_read() -> None:
+    """A screen of SQL on one line cannot; texts are sentences."""
+    lines = (Path(rules.__file__).parent / "findings.toml").read_text(encoding="utf-8").splitlines()
+    assert [line[:40] for line in lines if len(line) > 200 and not re.match("(text|advice) = ", line)] == []
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (("x.publishes > 1000", "x.nothing > 1"), "rule my-exchange: .*nothing"),
+        ((OVER_LINES[0], OVER_LINES[1].replace("x.exchange", "x.nothing")), "rule my-exchange: .*nothing"),
         (("exchanges x", "read_csv('/etc/passwd') x"), "rule my-exchange: "),
         (("x.publishes > 1000", "true; select 1"), "rule my-exchange: more than one statement"),
         (("{exchange}", "{queue}"), "names {queue}, which is not among its values"),
@@ -828,7 +849,7 @@ def made_of(rule: rules.Rule, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     blind = dict.fromkeys(("connections", "encrypted", "one_way", "empty", "lost"), 0)
 
     def select(text: str) -> list[dict[str, Any]]:
-        return [] if "from queues" in text else [dict(row) for row in rows] if " t " in text else [blind]
+        return [] if "from queues" in text else [dict(row) for row in rows] if "from t\n" in text else [blind]
 
     found: list[dict[str, Any]] = evaluate(select, [rule])["findings"].to_pylist()
     return found
