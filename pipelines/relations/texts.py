@@ -34,7 +34,7 @@ def texts() -> dict[str, str]:
         for each in folder.iterdir()
         if each.name.endswith(".sql")
     }
-    of = {name: tables_of(text) & found.keys() for name, text in sorted(found.items())}
+    of = {name: sorted(tables_of(text) & found.keys()) for name, text in sorted(found.items())}  # the same in all runs
     return {name: found[name] for name in TopologicalSorter(of).static_order()}
 
 

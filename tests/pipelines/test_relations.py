@@ -178,6 +178,17 @@ def test_texts_come_after_those_that_they_read() -> None:
     }
 
 
+def test_their_order_is_the_same_in_all_runs() -> None:
+    asked = "from amqpscope.pipelines.relations.texts import texts; print(*texts())"
+    orders = {
+        subprocess.run(
+            [sys.executable, "-c", asked], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "123"
+    }
+    assert len(orders) == 1
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [name for name in texts() if begins_with(name)])
 @pytest.mark.parametrize("stem", ["demo", "blocked"])
