@@ -50,15 +50,22 @@ given as (
     select connection_id, channel, channel_epoch, consumer_tag, server, vhost, exchange, routing_key, first_ts_ns, last_ts_ns
     from had where is_alike
 ),
+asked as (
+    select server, exchange, routing_key from given group by server, exchange, routing_key
+),
 sent as (
     -- a virtual host that was not seen may be any
     select n.server, case when n.vhost is null then 'unknown' else 'in ' || n.vhost end as place, p.exchange, p.routing_key,
         p.first_ts_ns, p.last_ts_ns, p.count
-    from published p join endpoints n on p.connection_id = n.connection_id
+    from published p
+    join endpoints n on p.connection_id = n.connection_id
+    join asked a on n.server = a.server and p.exchange = a.exchange and p.routing_key = a.routing_key
     where p.first_ts_ns is not null and p.last_ts_ns is not null
     union all
     select n.server, 'any', p.exchange, p.routing_key, p.first_ts_ns, p.last_ts_ns, p.count
-    from published p join endpoints n on p.connection_id = n.connection_id
+    from published p
+    join endpoints n on p.connection_id = n.connection_id
+    join asked a on n.server = a.server and p.exchange = a.exchange and p.routing_key = a.routing_key
     where p.first_ts_ns is not null and p.last_ts_ns is not null
 ),
 wanted as (

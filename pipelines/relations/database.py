@@ -38,7 +38,7 @@ SAFE = (
 """The last of them keeps the others."""
 SMALL = 1 << 25
 """Bytes in memory below which a table is copied once, instead of being read by each text."""
-SMALL_FILES = 1 << 22
+SMALL_FILES = 1 << 20
 """The same of Parquet files."""
 FEW = 10_000
 """Rows in all below which planning takes longer than it saves: from 30,000 on, plans as texts stand are slower."""
