@@ -126,10 +126,15 @@ def _plausible(field: pa.Field) -> Column:
     return sf.when(column.between(0, LATEST), column).alias(field.name) if is_time(field) else column
 
 
+_LEAST = re.compile(r"\b(min|max)_by\(([\w.]+), ((?:[^()]|\((?:[^()]|\([^()]*\))*\))+)\)")
+"""The first or last of a column: DuckDB passes rows over where that is null, and Spark does not."""
+
+
 def _rows(spark: SparkSession, text: str, known: Mapping[str, DataFrame]) -> DataFrame:
     """Return what a text selects of these tables; sums that do not fit into 64 bits are null, as in this process."""
     names = sorted(tables_of(text))
     code = re.sub(r"\bsum\(", "try_sum(", database.tolerant(re.sub(r"--[^\n]*", "", text)))
+    code = _LEAST.sub(r"\1_by(\2, case when \2 is not null then \3 end)", code)
     marked = re.sub(rf"\b(from|join)(\s+)({'|'.join(names)})\b", r"\1\2{\3}", code)
     found: DataFrame = spark.sql(marked, args=None, **{name: known[name] for name in names})
     return found
