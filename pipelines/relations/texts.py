@@ -16,7 +16,7 @@ CHANGES = "changes"
 """The relation that runs before them; it reads statistics alone."""
 SOURCES = (
     "endpoints", "operations", "published", "confirms", "settlements", "rpcs", "transits", "flow_control",
-    "latency_summary", "stream_deliveries",
+    "latency_summary", "stream_deliveries", "stream_credit",
     "heartbeats", "channel_errors", "failures", "captures", "gaps", "deaths", "tcp_delays", "calls", "violations",
     "stream_metadata", "unconfirmed",
 )  # fmt: skip
