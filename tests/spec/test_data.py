@@ -106,7 +106,7 @@ MUST_HAVE = {
     "cuts": "connection_id quiet_ns closed_by",
     "late": "connection_id asked request frame_no since_ts_ns until_ts_ns latency_ns since_packet until_packet",
     "stalls": "server since_ts_ns until_ts_ns connections gave_up first_packet",
-    "stopped_subscriptions": "client server vhost connection_id subscription_id stream chunks credits silent_ns behind other",
+    "stopped_subscriptions": "client server vhost connection_id subscription_id stream chunks credits silent_ns behind",
     "changes": "connection_id frame_no method queue exchange outcome ts_ns done_ts_ns",
     "deletions": "queue exchange client ts_ns until_ts_ns packet capture",
     "begun": "connection_id channel channel_epoch consumer_tag publishes waits held_min held_max",

@@ -20,10 +20,13 @@ from amqpscope.pipelines.amqp091.confirms.numbering_rules import (
     OTHER_CLOSE,
     OTHER_CLOSES_ALL,
     OVER,
+    PAUSE_NS,
     PROVEN,
     QUIET_NS,
     SEGMENT,
+    TIMES,
     TURN,
+    TURNS,
     UNKNOWN,
     UNSURE,
     room_for,
@@ -62,7 +65,7 @@ def derive(rows: Array, bases: Array, gaps: Array, compiled: bool = False, relea
         release(first, end)
     room = np.cumsum(room_for(gaps[1], ragged[:-1]))
     segments = np.full((made + 2 * len(bases) + 1, SEGMENT.WIDTH), NONE, np.int64)
-    segments[:, [SEGMENT.FIRST, SEGMENT.BY]] = 0
+    segments[:, [SEGMENT.FIRST, SEGMENT.BY, SEGMENT.TURNS, SEGMENT.IN_TURN]] = 0
     made = 0
     for first, end in reversed(parts):
         made = call(link, compiled, rows, epochs, segments, first, end, made)
@@ -226,6 +229,7 @@ def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
     if bound > segments[at, SEGMENT.BOUND]:
         segments[at, SEGMENT.BOUND] = bound
         segments[at, SEGMENT.BOUND_FIRST] = turn
+        segments[at, SEGMENT.IN_TURN] = 0
     if bound == segments[at, SEGMENT.BOUND]:
         segments[at, SEGMENT.BOUND_LAST] = turn
     until = -1
@@ -235,8 +239,18 @@ def conclude(rows: Array, epochs: Array, segments: Array, e: int) -> None:
     end = epochs[e, EPOCH.END_TS]
     if epochs[e, EPOCH.END_TURN] == turn and end >= 0 and (until < 0 or end < until):
         until = end
-    if until - epochs[e, EPOCH.WHEN] >= QUIET_NS and epochs[e, EPOCH.SINCE] == segments[at, SEGMENT.GAP]:
-        lost = epochs[e, EPOCH.LOST_BEFORE]
+    lost, pause = epochs[e, EPOCH.LOST_BEFORE], until - epochs[e, EPOCH.WHEN]
+    if lost > segments[at, SEGMENT.TURNS_LOST]:
+        segments[at, SEGMENT.TURNS_LOST] = lost
+        segments[at, SEGMENT.TURNS] = 0
+        segments[at, SEGMENT.IN_TURN] = 0
+    segments[at, SEGMENT.TURNS] += 1
+    if epochs[e, EPOCH.SINCE] != segments[at, SEGMENT.GAP]:
+        return
+    answer = epochs[e, EPOCH.WHEN] - epochs[e, EPOCH.BEGAN]
+    if bound == segments[at, SEGMENT.BOUND] and epochs[e, EPOCH.BEGAN] >= 0 and pause >= max(PAUSE_NS, TIMES * answer):
+        segments[at, SEGMENT.IN_TURN] += 1
+    if pause >= QUIET_NS:
         if lost > segments[at, SEGMENT.QUIET_LOST]:
             segments[at, SEGMENT.QUIET_LOST] = lost
             segments[at, SEGMENT.QUIET_BOUND] = bound
@@ -253,12 +267,15 @@ def tally(rows: Array, epochs: Array, segments: Array, first: int, end: int) -> 
         if rows[i, TURN.KIND] != CONFIRM or tag <= 0 or epochs[e, EPOCH.SEGMENT] < 0:
             continue
         when = rows[i, TURN.TS]
+        began = -1
         while epochs[e, EPOCH.NEXT] >= 0 and rows[epochs[e, EPOCH.NEXT], TURN.TS] <= when:
+            began = max(began, rows[epochs[e, EPOCH.NEXT], TURN.BEGUN])
             epochs[e, EPOCH.NEXT] = rows[epochs[e, EPOCH.NEXT], TURN.GIVEN]
             epochs[e, EPOCH.SENT] += 1
         if epochs[e, EPOCH.SENT] + 1 != epochs[e, EPOCH.TURN]:
             conclude(rows, epochs, segments, e)
             epochs[e, EPOCH.TURN] = epochs[e, EPOCH.SENT] + 1
+            epochs[e, EPOCH.BEGAN] = began
             epochs[e, EPOCH.FOLLOWS] = epochs[e, EPOCH.NEXT]
             epochs[e, EPOCH.TAG] = 0
         epochs[e, EPOCH.TAG] = max(epochs[e, EPOCH.TAG], tag)
@@ -299,11 +316,17 @@ def judge(epochs: Array, segments: Array, room: Array, made: int) -> None:
             and segments[s, SEGMENT.QUIET_LOST] == epochs[e, EPOCH.LOST]
             and segments[s, SEGMENT.BOUND_FIRST] != segments[s, SEGMENT.BOUND_LAST]
         )
+        in_turn = (
+            bound == ahead
+            and segments[s, SEGMENT.TURNS_LOST] == epochs[e, EPOCH.LOST]
+            and segments[s, SEGMENT.IN_TURN] >= TURNS
+            and 2 * segments[s, SEGMENT.IN_TURN] >= segments[s, SEGMENT.TURNS]
+        )
         agreed = given != NONE and given == ahead and (reached or bound == ahead)
         by = UNKNOWN
         if counted != NONE and counted == ahead and bound <= ahead:
             by = COUNTED
-        elif (at_rest and reached) or agreed or forced:
+        elif ((at_rest or in_turn) and reached) or agreed or forced:
             by = PROVEN
         epochs[e, EPOCH.EXACT] = 0 if by == UNKNOWN else 1
         epochs[e, EPOCH.UP_TO] = gap

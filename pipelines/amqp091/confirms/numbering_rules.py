@@ -10,6 +10,9 @@ client sent, and only grows; from one gap to the next is a segment. These rules 
   publish was confirmed: a broker does not take that long. Because a broker may stall once, the bound is proven only
   when the confirm of another publish reaches it too. It is also proven if it agrees with the number that the client
   itself puts into a header.
+- So it is if client and broker take turns: `TURNS` times, and at least every other time, the newest publish began, the
+  bound was reached, and then the client sent nothing for `TIMES` times as long as that took, and for `PAUSE_NS`. Else
+  each of these publishes had waited through the whole pause, and was confirmed just when the next one had begun.
 - A gap has room for so many publishes (`room_for`). Where `ahead` was certain before it, and the bound shows as many
   more as it has room for, it is proven; where there is room for none, `ahead` goes on. Where a content without a
   method follows, the gap holds its method, and room for more of others (`BEHIND`).
@@ -28,6 +31,9 @@ from amqpscope.dissector.kernels.state import Matrix, column
 
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
+
+TURNS, TIMES, PAUSE_NS = 20, 20, 5_000_000
+"""How often client and broker take turns; how much longer than an answer the pause behind it is; and how long it is."""
 
 SHORTEST = 39
 """Bytes of the shortest publish: a method of no names (17), and the header of an empty body without properties (22)."""
@@ -100,6 +106,7 @@ class EPOCH(Matrix):
     FOLLOWS = column("that publish's row, -1 for none")
     TAG = column("the largest of their numbers")
     WHEN = column("time of the last of them")
+    BEGAN = column("BEGUN of the publish before them; -1: none since the beginning")
     SINCE = column("GAP of the last of them")
     LOST_BEFORE = column("LOST of the last of them")
     # Along the segments:
@@ -124,6 +131,9 @@ class SEGMENT(Matrix):
     FOLLOWED = column("the largest bound before a publish")
     QUIET_LOST = column("the most gaps of the broker before a bound that silence followed")
     QUIET_BOUND = column("the largest of these bounds")
+    TURNS = column("turns with confirms, since the last gap of the broker")
+    IN_TURN = column("of these that reached the bound, with a long pause behind a quick answer")
+    TURNS_LOST = column("gaps of the broker up to then")
     AHEAD = column("`ahead`")
     BY = column("how its numbers are known; 0: no publish asks")
 

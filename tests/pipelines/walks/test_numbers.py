@@ -218,6 +218,56 @@ def always_some_under_way() -> tuple[Connection, Wanted]:
     return c, [UNKNOWN] * 3
 
 
+def turns(c: Begun, numbers: Iterable[int], behind: int = 0, ticks: int = 5000) -> None:
+    """A publish, the answer to it or to an earlier one after some ticks, and a pause."""
+    for number in numbers:
+        c.send()
+        c.waited = getattr(c, "waited", 0) + behind
+        c.ack(number)
+        c.waited += ticks
+
+
+def takes_turns() -> tuple[Connection, Wanted]:
+    c = Begun()
+    turns(c, range(71, 91))
+    c.send()
+    return c, [*((number, "proven", 1) for number in range(71, 91)), (91, "proven", None)]
+
+
+def takes_turns_too_seldom() -> tuple[Connection, Wanted]:
+    c = Begun()
+    turns(c, range(71, 90))
+    c.send()
+    return c, [UNKNOWN] * 20
+
+
+def pauses_no_longer_than_ten_answers() -> tuple[Connection, Wanted]:
+    """Some may always be under way, so that each answer is to the publish before."""
+    c = Begun()
+    turns(c, range(71, 101), behind=500)
+    c.send()
+    return c, [UNKNOWN] * 31
+
+
+def takes_turns_seldom() -> tuple[Connection, Wanted]:
+    """Every third time: that may be by chance."""
+    c = Begun()
+    for number in range(71, 146, 3):
+        turns(c, [number])
+        turns(c, [number, number + 1], behind=500)
+    c.send()
+    return c, [UNKNOWN] * 76
+
+
+def takes_turns_and_lacks_an_answer() -> tuple[Connection, Wanted]:
+    c = Begun()
+    turns(c, range(71, 86))
+    c.lose(from_client=False)
+    turns(c, range(86, 101))
+    c.send()
+    return c, [UNKNOWN] * 31
+
+
 def several_gaps() -> tuple[Connection, Wanted]:
     c = Begun()
     c.publish(1)
@@ -414,7 +464,9 @@ def content_behind_a_gap_with_others_under_way() -> tuple[Connection, Wanted]:
 
 
 BY_HAND = (
-    waits_for_each, pauses_once, pauses_at_the_end, pauses_with_some_under_way, stalls_while_one_is_under_way,
+    waits_for_each, takes_turns, takes_turns_too_seldom, pauses_no_longer_than_ten_answers, takes_turns_seldom,
+    takes_turns_and_lacks_an_answer, pauses_once, pauses_at_the_end, pauses_with_some_under_way,
+    stalls_while_one_is_under_way,
     others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_gaps, no_answers,
     select_is_lost, counted_from_the_first_select, counted_from_a_second_select, counted_by_the_client,
     counted_by_another, read_behind_their_answers, numbers_that_cannot_be, across_buckets, still_waits_for_each,
