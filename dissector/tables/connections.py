@@ -278,6 +278,8 @@ def _numbers(closed: Closed) -> dict[str, pa.Array]:
     for name, side in (("client", client), ("server", 1 - client)):
         found |= {
             f"{name}_port": array(ports[each, side], pa.int32()),
+            f"{name}_ack_ns": array(trip := half[Direction.TRIP_NS][each, 1 - side], mask=trip < 0),
+            f"{name}_bare_ack_ns": array(bare := half[Direction.BARE_TRIP_NS][each, 1 - side], mask=bare < 0),
             f"{name}_zero_window_ns": array(half[Direction.ZERO_NS][each, side]),
             f"{name}_full_window_ns": array(half[Direction.FULL_NS][each, side], mask=is_unscaled),
         }

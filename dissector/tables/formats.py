@@ -11,7 +11,7 @@ from typing import Any
 from amqpscope.dissector.places import Place
 from amqpscope.errors import Error
 
-FORMAT = 7
+FORMAT = 8
 """Increased when a table needs a column that it did not have, or a column changes its meaning."""
 ADDED = {"tcp_acks": 6}
 """Tables that earlier formats lack, which have no rows there, and the first format with them."""

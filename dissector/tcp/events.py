@@ -8,6 +8,7 @@ segment that was sent again times nothing).
 """
 
 from amqpscope.dissector.kernels import limits
+from amqpscope.dissector.kernels.arrays import Array
 from amqpscope.dissector.kernels.kernel import kernel
 from amqpscope.dissector.kernels.pool import append_row, give_row, take_row
 from amqpscope.dissector.packets.segments import FIN, RST, SYN, SegmentBatch
@@ -171,6 +172,9 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
                 sending[mine, Sending.HELD_CAPTURE], sending[mine, Sending.HELD_NS] = at[2], took
         if took >= 0:
             sending[mine, Sending.LEAST_NS] = took if least < 0 else min(least, took)
+            note_trip(direction, other, Direction.TRIP_NS, took)
+            if is_alone:
+                note_trip(direction, other, Direction.BARE_TRIP_NS, took)
         at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
         observe_round_trip(flows, out, slot, 1 - side, took, at, acked >= direction[other, Direction.TOP])
     k = sending[mine, Sending.HEAD]
@@ -179,6 +183,13 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
         sending[mine, Sending.COUNT] -= 1
         give_row(flows.free_sent, k)
         k = sending[mine, Sending.HEAD]
+
+
+@kernel
+def note_trip(direction: Array, row: int, column: int, took: int) -> None:
+    """Keep the shortest time that bytes of a direction took to be acknowledged."""
+    if direction[row, column] < 0 or took < direction[row, column]:
+        direction[row, column] = took
 
 
 @kernel

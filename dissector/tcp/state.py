@@ -133,6 +133,8 @@ class Direction(Matrix):
     ACK_TS = column("time of that where bytes before it are missing; else, of the last acknowledgement")
     ACK_POS = column("position up to which that acknowledged, where bytes before it are missing")
     ACK_SEEN = column("number of that segment")
+    TRIP_NS = column("shortest time from bytes that were sent once to their acknowledgement; -1: none yet", empty=-1)
+    BARE_TRIP_NS = column("the same of acknowledgements without bytes", empty=-1)
     ACK_PACKET = column("its packet")
     ACK_CAPTURE = column("its capture")
     LATE_SEEN = column("number of the last segment that acknowledged missing bytes")

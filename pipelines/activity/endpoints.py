@@ -29,6 +29,8 @@ KEPT = (
 )  # fmt: skip
 """Columns as in `connections`."""
 PROPERTIES = ("client_properties", "server_properties")
+ACKNOWLEDGED = tuple(f"{side}_{kind}_ns" for side in ("client", "server") for kind in ("ack", "bare_ack"))
+"""How soon each side acknowledged bytes at the soonest: by any segment, by one without bytes."""
 _CONNECTION = what(CONNECTIONS)
 _NAMED = ("product", "version", "platform")
 _LONGEST = 200
@@ -38,8 +40,8 @@ _LONGEST = 200
 class Endpoints(OpenRows):
     """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
 
-    tables, VERSION = ("endpoints",), 5
-    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES))}
+    tables, VERSION = ("endpoints",), 6
+    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES, *ACKNOWLEDGED))}
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of connections that are over."""
@@ -47,7 +49,7 @@ class Endpoints(OpenRows):
             return
         last = int(events.matrix[-1, EV.CONNECTION])
         at = np.flatnonzero(events.among((_CONNECTION,)))
-        rows = events.take(CONNECTIONS, at, (*KEPT, *PROPERTIES)) if len(at) else None
+        rows = events.take(CONNECTIONS, at, (*KEPT, *PROPERTIES, *ACKNOWLEDGED)) if len(at) else None
         if self._open is not None and (rows is None or self._identity not in rows["connection_id"].to_pylist()):
             rows = self._open if rows is None else pa.concat_tables([self._open, rows], promote_options="default")
         self._open = None
@@ -80,12 +82,41 @@ def _declared(rows: pa.Table) -> pa.Table:
         servers.append(f"[{server_ip}]:{port}" if ":" in (server_ip or "") else f"{server_ip}:{port}")
     columns: dict[str, Any] = {name: rows[name] for name in KEPT}
     columns |= {"client": pa.array(names, pa.string()), "server": pa.array(servers, pa.string())}
+    columns |= dict(zip(("rtt_ns", "client_rtt_ns"), _round_trips(rows), strict=True))
     columns |= {"announces_blocked": _announced(rows)}
     columns |= {"connection_name": _texts(client, "connection_name")}
     columns |= {name: _texts(client, name) for name in _NAMED}
     columns |= {f"server_{name}": _texts(server, name) for name in _NAMED[:2]}
     columns |= {"cluster_name": _texts(server, "cluster_name"), "unreadable": _unreadable(rows)}
     return conform("endpoints", columns, len(rows))
+
+
+AT_ONCE_NS, AT_LAST_NS = 35_000_000, (60_000_000, 190_000_000, 210_000_000)
+"""Systems hold acknowledgements back by 40 ms, or by 200, for bytes to send with them: what takes less was not held,
+what takes longer was on its way."""
+
+
+def _round_trips(rows: pa.Table) -> tuple[Any, Any]:
+    """Return round trips, and their parts between capture point and client (int64): the handshake's, or by _way."""
+    soonest = np.stack([rows[name].fill_null(-1).to_numpy() for name in ACKNOWLEDGED])
+    (client, client_bare), (server, server_bare) = soonest[:2], soonest[2:]
+    near, far = _way(client, client_bare), _way(server, server_bare)
+    # what may have been held as well counts where it is little beside the other one
+    near = np.where((near < 0) & (far >= 0) & (client >= 0) & (10 * client <= far), client, near)
+    far = np.where((far < 0) & (near >= 0) & (server >= 0) & (10 * server <= near), server, far)
+    is_known = (near >= 0) & (far >= 0)
+    both = pa.array(near + far, mask=~is_known), pa.array(near, mask=~is_known)
+    is_timed = rows["rtt_ns"].is_valid()
+    return tuple(
+        pc.if_else(is_timed, rows[name], own) for name, own in zip(("rtt_ns", "client_rtt_ns"), both, strict=True)
+    )
+
+
+def _way(soonest: Any, bare: Any) -> Any:
+    """Return how long the way to a side and back takes (int64 array, ns); -1 where it may be shorter."""
+    least, low, high = AT_LAST_NS
+    is_far = (soonest > least) & ((soonest < low) | (soonest > high))
+    return np.where((bare >= 0) & (bare < AT_ONCE_NS), np.minimum(soonest, bare), np.where(is_far, soonest, -1))
 
 
 def _unreadable(rows: pa.Table) -> pa.Array:

@@ -1,6 +1,7 @@
 """Events of TCP: made ones, those of the recordings against a plain reading by dpkt, and against tshark."""
 
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,15 @@ def test_recordings_against_a_plain_reading(capture: Path) -> None:
             assert row["bytes"] == other["bytes"], row
             if row["of_packet"] is not None or row["late_ns"] is not None:
                 assert (row["of_packet"], row["late_ns"]) == (other["of_packet"], other["late_ns"]), row
+
+
+@pytest.mark.parametrize("capture", [c for c in SINGLE if c.stem not in COPIED], ids=lambda path: path.name)
+def test_the_shortest_times_to_acknowledgements(capture: Path) -> None:
+    begun = [row for row in rows(ours(capture)["connections"]) if row["syn_seen"]]
+    names = [f"{side}_{kind}_ns" for side in ("client", "server") for kind in ("ack", "bare_ack")]
+    found = [tuple(row[name] for name in names) for row in begun]
+    theirs = reference.trips(capture)
+    assert Counter(each for each in found if any(each)) == Counter(each for each in theirs if any(each))
 
 
 def by_tshark(capture: Path) -> dict[str, set[int]]:

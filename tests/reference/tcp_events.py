@@ -48,6 +48,8 @@ class Side:
     ttl: int | None = None
     numbers: list[tuple[int, int, int]] = field(default_factory=list)  # of packets, when, what the other end had sent
     near_ns: int | None = None  # from the capture to this end and back
+    trip_ns: int | None = None  # the shortest time that bytes of this end took to be acknowledged
+    bare_ns: int | None = None  # the same by segments without bytes
 
     @property
     def top(self) -> int:
@@ -57,8 +59,15 @@ class Side:
         return (number - self.base + 2**31) % 2**32 - 2**31 if self.top < 2**30 else 0
 
 
-def events(path: Path) -> list[Event]:
-    """The events of a capture's connections, in packet order, without windows."""
+def trips(path: Path) -> list[tuple[int | None, ...]]:
+    """For each connection in the order of their SYNs: `trip_ns` and `bare_ns` of the server, of the client."""
+    ends: list[dict[str, Side]] = []
+    events(path, ends)
+    return [tuple(ns for side in reversed(each.values()) for ns in (side.trip_ns, side.bare_ns)) for each in ends]
+
+
+def events(path: Path, ends: list[dict[str, Side]] | None = None) -> list[Event]:
+    """The events of a capture's connections, in packet order, without windows; `ends` gets the sides of each."""
     found: list[Event] = []
     open_: dict[frozenset[str], dict[str, Side]] = {}
     rtts: dict[frozenset[str], int] = {}
@@ -72,6 +81,8 @@ def events(path: Path) -> list[Event]:
         if opens and (pair not in open_ or open_[pair][source].base != (tcp.seq + 1) % 2**32):
             open_[pair] = {source: Side((tcp.seq + 1) % 2**32), destination: Side(-1)}
             rtts.pop(pair, None)
+            if ends is not None:
+                ends.append(open_[pair])
         if pair in open_:
             sides = open_[pair]
             if tcp.flags & dpkt.tcp.TH_SYN and not opens and sides[source].base < 0:
@@ -150,7 +161,10 @@ def of_ack(theirs: Side, tcp: Any, segment: Segment, acked: int) -> list[Event]:
     took = segment.ts_ns - last.ts_ns
     least = took if theirs.least_ns is None else theirs.least_ns
     theirs.least_ns = min(least, took)
+    theirs.trip_ns = took if theirs.trip_ns is None else min(took, theirs.trip_ns)
     is_alone = not tcp.data and not tcp.flags & (dpkt.tcp.TH_SYN | dpkt.tcp.TH_FIN | dpkt.tcp.TH_RST)
+    if is_alone:
+        theirs.bare_ns = took if theirs.bare_ns is None else min(took, theirs.bare_ns)
     if not is_alone or took - least not in DELAY_NS:
         return []
     if acked >= theirs.top:
