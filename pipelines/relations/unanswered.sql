@@ -2,7 +2,7 @@
 -- in vain. None of clients that do not read the queue for answers, or read more from it than the answers that were seen.
 -- None without rows of calls.
 with asked as (
-    select n.client, n.server, n.vhost, c.exchange, c.routing_key, c.reply_to, c.request_connection_id, c.request_ts_ns,
+    select n.client, n.server, n.vhost, c.exchange, c.routing_key, c.reply_to, c.request_connection_id, c.request_frame_no, c.request_ts_ns,
         c.request_packet, c.request_capture, c.answer_ts_ns, c.latency_ns, c.ended_by, c.end_ts_ns,
         lpad(cast(c.request_ts_ns as string), 20, '0') || lpad(cast(c.request_packet as string), 12, '0')
             || c.request_capture as place
@@ -40,7 +40,7 @@ unroutable as (
 waits as (
     select k.client, k.server, k.vhost, k.exchange, k.routing_key, u.queue, u.life_ms,
         case when u.queue is null then k.exchange end as to_exchange,
-        case when u.queue is null then k.routing_key end as with_key, a.answers, k.request_connection_id,
+        case when u.queue is null then k.routing_key end as with_key, a.answers, k.request_connection_id, k.request_frame_no,
         k.request_ts_ns, k.request_packet, k.request_capture, k.end_ts_ns, k.place
     from asked k
     join readers w on k.client = w.client and k.server = w.server and k.reply_to = w.queue
@@ -55,12 +55,22 @@ waits as (
         and (k.end_ts_ns - k.request_ts_ns > 1000000000
             or (u.queue is not null and k.end_ts_ns - k.request_ts_ns > 300000000))
         and k.end_ts_ns - k.request_ts_ns > 3.0 * coalesce(a.longest_ns, 0) and w.deliveries <= coalesce(y.answers, 0)
+),
+takers as (
+    -- who got them, and did not answer
+    select w.request_connection_id, w.request_frame_no, min(n.client) as client, max(n.client) as other
+    from waits w
+    join transits t on w.request_connection_id = t.publish_connection_id and w.request_frame_no = t.publish_frame_no
+    join endpoints n on t.deliver_connection_id = n.connection_id
+    group by w.request_connection_id, w.request_frame_no
 )
-select client, server, vhost, min(request_connection_id) as connection_id, min(exchange) as exchange,
-    case when min(routing_key) = max(routing_key) then min(routing_key) end as routing_key, queue, life_ms,
-    count(*) as requests, coalesce(max(answers), 0) as answers, min(end_ts_ns - request_ts_ns) as least_ns,
-    min(request_ts_ns) as first_ts_ns, max(end_ts_ns) as last_ts_ns,
-    min_by(request_packet, place) as first_packet, max_by(request_packet, place) as last_packet,
-    min_by(request_capture, place) as first_capture, max_by(request_capture, place) as last_capture
-from waits
-group by client, server, vhost, queue, life_ms, to_exchange, with_key
+select w.client, w.server, w.vhost, min(w.request_connection_id) as connection_id, min(w.exchange) as exchange,
+    case when min(w.routing_key) = max(w.routing_key) then min(w.routing_key) end as routing_key, w.queue, w.life_ms,
+    count(*) as requests, coalesce(max(w.answers), 0) as answers, count(t.client) as taken,
+    case when min(t.client) = max(t.other) then min(t.client) end as taker, min(w.end_ts_ns - w.request_ts_ns) as least_ns,
+    min(w.request_ts_ns) as first_ts_ns, max(w.end_ts_ns) as last_ts_ns,
+    min_by(w.request_packet, w.place) as first_packet, max_by(w.request_packet, w.place) as last_packet,
+    min_by(w.request_capture, w.place) as first_capture, max_by(w.request_capture, w.place) as last_capture
+from waits w
+left join takers t on w.request_connection_id = t.request_connection_id and w.request_frame_no = t.request_frame_no
+group by w.client, w.server, w.vhost, w.queue, w.life_ms, w.to_exchange, w.with_key
