@@ -648,3 +648,104 @@ def test_logins_that_may_be_refused_within_tls(change: dict[str, Any], found: bo
     tables = {"endpoints": table("endpoints", [one | {"connection_id": number} for number in range(3)])}
     said = [row["text"].split(":")[0] for row in findings(tables) if row["code"] == "cnx-refused"]
     assert said == found * ["10.0.0.7 may be refused at login"]
+
+
+@pytest.mark.parametrize(
+    ("same", "slow_ms", "found"), [(False, 40_000, True), (True, 40_000, False), (False, 100, False)]
+)
+def test_a_slow_one_of_workers_whose_queue_is_not_known(same: bool, slow_ms: int, found: bool) -> None:
+    """All began before: two share the messages of a queue, a third reads all of another queue."""
+    ends = [BROKER | {"connection_id": number, "client": name} for number, name in enumerate(("slow", "quick", "mail"))]
+    numbers = {0: range(0, 90, 3), 1: range(90) if same else [n for n in range(90) if n % 3], 2: range(90)}
+    given, transits = [], []
+    for connection, of in numbers.items():
+        for number in of:
+            ms = slow_ms if connection == 0 else 20
+            row = {"connection_id": connection, "deliver_frame_no": number, "deliver_ts_ns": number * SECOND}
+            message = {"exchange": "orders", "routing_key": "paid"}
+            given.append(
+                row | message | {
+                    "channel": 1, "channel_epoch": 0, "consumer_tag": "t", "kind": "deliver", "outcome": "ack",
+                    "settle_ts_ns": number * SECOND + ms * 1_000_000, "latency_ns": ms * 1_000_000,
+                }
+            )  # fmt: skip
+            transits.append(
+                message | {
+                    "publish_connection_id": 9, "publish_frame_no": number, "deliver_connection_id": connection,
+                    "deliver_frame_no": number, "deliver_ts_ns": number * SECOND, "matched_by": "message-id",
+                }
+            )  # fmt: skip
+    spread = [
+        {
+            "metric": "settlement", "grouping": "consumer_tag", "connection_id": number, "channel": 1,
+            "channel_epoch": 0, "consumer_tag": "t", "count": 30, "p50_ns": (slow_ms if number == 0 else 20) * 1_000_000,
+        }
+        for number in numbers
+    ]  # fmt: skip
+    tables = {
+        "endpoints": table("endpoints", ends), "settlements": table("settlements", given),
+        "transits": table("transits", transits), "latency_summary": table("latency_summary", spread),
+    }  # fmt: skip
+    said = [row["text"] for row in findings(tables) if row["code"] == "con-slow"]
+    assert [text for text in said if "consumer t is much slower than 1 other of its queue" in text] == said
+    assert bool(said) is found
+
+
+def test_who_got_requests_and_answered_none() -> None:
+    ends = [BROKER | {"connection_id": number, "client": name} for number, name in ((1, "shop"), (2, "pricing"))]
+    call = {"exchange": "", "routing_key": "rpc", "reply_to": "answers", "request_connection_id": 1}
+    calls = [
+        call | {
+            "request_frame_no": number, "request_ts_ns": number * SECOND, "request_packet": number,
+            "request_capture": "a", "correlation_id": str(number),
+        } | (
+            {"answer_ts_ns": number * SECOND + 1000, "latency_ns": 1000} if number % 5
+            else {"ended_by": "capture-end", "end_ts_ns": 99 * SECOND}
+        )
+        for number in range(60)
+    ]  # fmt: skip
+    given = [
+        {
+            "connection_id": 1, "channel": 1, "channel_epoch": 1, "consumer_tag": "t", "kind": "deliver",
+            "queue": "answers", "outcome": "ack", "deliver_frame_no": 1000 + number, "deliver_ts_ns": number * SECOND + 1000,
+        }
+        for number in range(60) if number % 5
+    ]  # fmt: skip
+    transits = [
+        {
+            "publish_connection_id": 1, "publish_frame_no": number, "deliver_connection_id": 2, "exchange": "",
+            "routing_key": "rpc", "deliver_frame_no": number, "deliver_ts_ns": number * SECOND + 10,
+        }
+        for number in range(60)
+    ]  # fmt: skip
+    tables = {
+        "endpoints": table("endpoints", ends), "calls": table("calls", calls),
+        "settlements": table("settlements", given), "transits": table("transits", transits),
+    }  # fmt: skip
+    (row,) = [row for row in findings(tables) if row["code"] == "call-unanswered"]
+    assert row["severity"] == "warning" and "shop gets no answer to 12 requests" in row["text"]
+    assert "48 others were answered; pricing got 12 of these, and answered none" in row["text"]
+
+
+def test_what_came_back_and_was_published_again_is_a_note() -> None:
+    end = BROKER | {"connection_id": 1, "client": "shop", "last_ts_ns": 60 * SECOND}
+    back = {
+        "connection_id": 1, "channel": 1, "method": "basic.return", "from_client": False, "exchange": "e",
+        "routing_key": "k", "reply_code": 312, "reply_text": "NO_ROUTE", "ts_ns": 2 * SECOND, "packet": 7,
+        "capture": "a",
+    }  # fmt: skip
+
+    def severity(last: int) -> str:
+        """The second in which it was published has two, and the return came in between."""
+        sent = {
+            "connection_id": 1, "channel": 1, "exchange": "e", "routing_key": "k", "count": 2, "mandatories": 2,
+            "ts_ns": 2 * SECOND, "first_ts_ns": 2 * SECOND - 1000, "last_ts_ns": last,
+        }  # fmt: skip
+        tables = {"endpoints": table("endpoints", [end]), "operations": table("operations", [back])}
+        (row,) = [
+            r for r in findings(tables | {"published": table("published", [sent])}) if r["code"] == "pub-unroutable"
+        ]
+        return str(row["severity"])
+
+    assert severity(2 * SECOND + 1000) == "note"
+    assert severity(60 * SECOND - 1000) == "error"  # it may still come back

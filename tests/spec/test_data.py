@@ -114,6 +114,7 @@ MUST_HAVE = {
     "unbound_queues": "client server vhost queue exchange siblings waited_ns",
     "rebindings": "client server vhost queue exchange routing_key bound_key deliveries messages",
     "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
+    "rereads": "client server stream connection_id times first_offset again records not_stored",
     "slow_workers": "connection_id channel channel_epoch consumer_tag other_id other_p50_ns",
     "unanswered": "client server connection_id exchange routing_key queue requests answers taken taker least_ns",
     "unsettled": "client server connection_id consumer_tag queue unsettled full_since_ts_ns until_ts_ns",

@@ -1,4 +1,4 @@
-"""Streams whose records are gone before they are read, and those on a host that clients do not reach."""
+"""Streams whose records are gone before they are read, or read again; and those on a host that clients do not reach."""
 
 from __future__ import annotations
 
@@ -217,3 +217,93 @@ def stream_unreached_peer(stage: Ticket) -> None:
 def stream_reached_peer(stage: Ticket) -> None:
     """The same with a host that is there."""
     _reading_peer(stage, "127.0.0.1")
+
+
+def _filled(stage: Ticket) -> None:
+    """The stream has 300 records."""
+    ready(stage)
+    _written(stage, {})
+
+
+def _again_rstream(stage: Ticket, stores: bool) -> None:
+    """A program reads for a second, and starts again, four times: from what it stored, or from the first record."""
+
+    async def read(offset: int) -> int:
+        reader = await _consumer("projection")
+        last = [offset]
+        at = rstream.ConsumerOffsetSpecification(rstream.OffsetType.OFFSET, offset)
+
+        def take(_: Any, context: Any) -> None:
+            last[0] = context.offset + 1
+
+        await reader.subscribe(stage.name, take, offset_specification=at)
+        reading = asyncio.ensure_future(reader.run())
+        await asyncio.sleep(1)
+        await _closed(reader)
+        reading.cancel()
+        return last[0]
+
+    _filled(stage)
+    with stage.sniff(ports=(STREAM_PORT,)):
+        offset = 0
+        for _ in range(4):
+            with contextlib.suppress(BaseException):
+                reached = asyncio.run(read(offset))
+                offset = reached if stores else 0
+
+
+@ticket
+def stream_read_again(stage: Ticket) -> None:
+    """A program by rstream that stores no offset begins at the first record each time that it starts."""
+    _again_rstream(stage, stores=False)
+
+
+@ticket
+def stream_read_on(stage: Ticket) -> None:
+    """The same, from the record after the last one that it got."""
+    _again_rstream(stage, stores=True)
+
+
+def _again_js(stage: Ticket, offsets: str) -> None:
+    _filled(stage)
+    script = f"""let next = 0n; for (let turn = 0; turn < 4; turn++) {{
+        const client = await open('search-index', 'guest');
+        await client.declareConsumer({{stream: '{stage.name}', offset: {offsets}}},
+            message => {{ next = message.offset + 1n; }});
+        await sleep(800); await client.close(); await sleep(300); }}"""
+    with stage.sniff(ports=(STREAM_PORT,)):
+        _node(script).wait(30)
+
+
+@ticket
+def stream_read_again_js(stage: Ticket) -> None:
+    """The same by node.js, which asks for the first record."""
+    _again_js(stage, "Offset.first()")
+
+
+@ticket
+def stream_read_on_js(stage: Ticket) -> None:
+    """The same, from the record after the last one that it got."""
+    _again_js(stage, "Offset.offset(next)")
+
+
+def _again_peer(stage: Ticket, offsets: tuple[int, ...]) -> None:
+    _filled(stage)
+    with stage.sniff(ports=(STREAM_PORT,)):
+        for offset in offsets:
+            reader = peer(stage, "ledger")
+            _take(reader, stage.name, offset)
+            reader.connection.close()
+            time.sleep(0.3)
+
+
+@ticket
+def stream_read_again_peer(stage: Ticket) -> None:
+    """A scripted reader begins at the same offset each time."""
+    _again_peer(stage, (50, 50, 50))
+
+
+@ticket
+def stream_read_on_peer(stage: Ticket) -> None:
+    """Another one at the end, where nothing is new."""
+    _again_peer(stage, (0, 300, 300))
