@@ -678,7 +678,8 @@ def test_a_slow_one_of_workers_whose_queue_is_not_known(same: bool, slow_ms: int
     spread = [
         {
             "metric": "settlement", "grouping": "consumer_tag", "connection_id": number, "channel": 1,
-            "channel_epoch": 0, "consumer_tag": "t", "count": 30, "p50_ns": (slow_ms if number == 0 else 20) * 1_000_000,
+            "channel_epoch": 0, "consumer_tag": "t", "count": 30,
+            "p50_ns": (slow_ms if number == 0 else 20) * 1_000_000,
         }
         for number in numbers
     ]  # fmt: skip
@@ -707,7 +708,8 @@ def test_who_got_requests_and_answered_none() -> None:
     given = [
         {
             "connection_id": 1, "channel": 1, "channel_epoch": 1, "consumer_tag": "t", "kind": "deliver",
-            "queue": "answers", "outcome": "ack", "deliver_frame_no": 1000 + number, "deliver_ts_ns": number * SECOND + 1000,
+            "queue": "answers", "outcome": "ack", "deliver_frame_no": 1000 + number,
+            "deliver_ts_ns": number * SECOND + 1000,
         }
         for number in range(60) if number % 5
     ]  # fmt: skip
@@ -749,3 +751,19 @@ def test_what_came_back_and_was_published_again_is_a_note() -> None:
 
     assert severity(2 * SECOND + 1000) == "note"
     assert severity(60 * SECOND - 1000) == "error"  # it may still come back
+
+
+@pytest.mark.parametrize(("ending", "said"), [("open", "39 s"), ("closed", "2 s")])
+def test_a_window_that_stays_closed_is_closed_to_the_end(ending: str, said: str) -> None:
+    """Its connection is silent since, others are not."""
+    mine = (
+        BROKER
+        | {"last_ts_ns": 3 * SECOND, "ending": ending}
+        | ({"closed_ts_ns": 3 * SECOND} if ending == "closed" else {})
+    )
+    other = BROKER | {"connection_id": 2, "client": "d", "last_ts_ns": 40 * SECOND}
+    spell = {"connection_id": 1, "cause": "zero-window", "side": "client", "evidence": "proven", "start_packet": 7}
+    spell |= {"start_ts_ns": SECOND, "duration_ns": 2 * SECOND, "start_capture": "a"}
+    tables = {"endpoints": table("endpoints", [mine, other]), "flow_control": table("flow_control", [spell])}
+    (row,) = [row for row in findings(tables) if row["code"] == "net-zerowin"]
+    assert row["text"] == f"c did not read for {said}: its TCP window was closed"

@@ -114,6 +114,7 @@ MUST_HAVE = {
     "unbound_queues": "client server vhost queue exchange siblings waited_ns",
     "rebindings": "client server vhost queue exchange routing_key bound_key deliveries messages",
     "unbindings": "client server vhost queue exchange routing_key bound_key consumer messages",
+    "closed_windows": "client server connection_id times total_ns first_ts_ns last_ts_ns",
     "rereads": "client server stream connection_id times first_offset again records not_stored",
     "slow_workers": "connection_id channel channel_epoch consumer_tag other_id other_p50_ns",
     "unanswered": "client server connection_id exchange routing_key queue requests answers taken taker least_ns",
