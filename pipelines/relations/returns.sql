@@ -19,14 +19,15 @@ back as (
     group by n.client, n.server, coalesce(n.vhost, ''), o.exchange, o.routing_key
 ),
 later as (
-    -- some time before the end, as those of the last moment may still come back; of a second at least its last one
+    -- of the second of the last return at least the last publish; at the end of the capture one may still come back
     select b.client, b.server, b.vhost, b.exchange, b.routing_key,
-        cast(sum(case when p.first_ts_ns > b.last_ts_ns then p.mandatories else 1 end) as bigint) as arrived
+        cast(sum(case when p.first_ts_ns > b.last_ts_ns then p.mandatories else 1 end
+            - case when p.last_ts_ns > e.last_ts_ns - 100000000 then 1 else 0 end) as bigint) as arrived
     from back b
     join endpoints n on b.client = n.client and b.server = n.server
     join servers e on n.server = e.server
     join published p on p.connection_id = n.connection_id and b.exchange = p.exchange and b.routing_key = p.routing_key
-    where p.last_ts_ns > b.last_ts_ns and p.mandatories > 0 and p.last_ts_ns < e.last_ts_ns - 1000000000
+    where p.last_ts_ns > b.last_ts_ns and p.mandatories > 0
     group by b.client, b.server, b.vhost, b.exchange, b.routing_key
 )
 select b.client, b.server, b.vhost, b.exchange, b.routing_key, b.count, coalesce(s.publishes, 0) as publishes,
