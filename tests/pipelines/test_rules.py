@@ -767,3 +767,57 @@ def test_a_window_that_stays_closed_is_closed_to_the_end(ending: str, said: str)
     tables = {"endpoints": table("endpoints", [mine, other]), "flow_control": table("flow_control", [spell])}
     (row,) = [row for row in findings(tables) if row["code"] == "net-zerowin"]
     assert row["text"] == f"c did not read for {said}: its TCP window was closed"
+
+
+def test_of_several_queues_that_is_named_which_delivers_again() -> None:
+    """A message went to both, and one consumer puts it back."""
+    ends = [BROKER | {"connection_id": number, "client": name} for number, name in enumerate(("mail", "crm"))]
+    settlements, transits = [], []
+    for number, connection in [(0, 0), *((number, 1) for number in range(1, 8))]:
+        place = {"deliver_frame_no": number, "deliver_ts_ns": number * SECOND, "deliver_packet": 10 + number}
+        again = number > 1
+        settlements.append(
+            place | {
+                "connection_id": connection, "queue": ("mails", "sync")[connection], "redelivered": again,
+                "outcome": "nack" if connection else "ack", "requeue": bool(connection), "deliver_capture": "a",
+            }
+        )  # fmt: skip
+        transits.append(
+            place | {
+                "publish_connection_id": 9, "publish_frame_no": 5, "deliver_connection_id": connection, "latency_ns": 1,
+                "redelivered": again,
+            }
+        )  # fmt: skip
+    tables = {"endpoints": table("endpoints", ends), "settlements": table("settlements", settlements)}
+    found = findings(tables | {"transits": table("transits", transits)})
+    (row,) = [each for each in found if "get again" in each["text"]]
+    assert row["text"].startswith("queue sync has 1 message that consumers get again and again, one of them 7 times")
+    assert "; crm puts them back, by basic.nack or basic.reject" in row["text"]
+    assert (row["first_packet"], row["last_packet"]) == (12, 17)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [({}, True), ({"own": "1.1.1.1"}, False), ({"own": "3.3.3.3", "client": "map"}, False), ({"other": None}, False)],
+)
+def test_a_reader_that_does_not_come_back_to_a_stream_that_was_made_anew(change: dict[str, Any], found: bool) -> None:
+    at = {"server": "b:5552", "protocol": "rabbitmq-stream", "last_ts_ns": 60 * SECOND}
+    ends = [
+        at | {"connection_id": 1, "client": "map", "client_ip": "1.1.1.1", "last_ts_ns": 20 * SECOND},
+        at | {"connection_id": 2, "client": "eta", "client_ip": "2.2.2.2"},
+        at | {"connection_id": 3, "client": change.get("client", "x"), "client_ip": change.get("own", "3.3.3.3")},
+    ]
+    again = {"request": "subscribe", "outcome": "ok", "stream": "positions", "request_ts_ns": 22 * SECOND}
+    requests = [again | {"connection_id": 2}] if change.get("other", 1) else []
+    requests += [again | {"connection_id": 3}] if "own" in change else []
+    told = {"connection_id": 1, "command": "metadata-update", "stream": "positions", "ts_ns": 19 * SECOND, "packet": 7}
+    chunk = {"connection_id": 1, "subscription_id": 0, "ts_ns": 18 * SECOND, "last_offset": 40, "frame_no": 3}
+    tables = {
+        "endpoints": table("endpoints", ends), "rpcs": table("rpcs", requests),
+        "stream_metadata": table("stream_metadata", [told]), "stream_deliveries": table("stream_deliveries", [chunk]),
+    }  # fmt: skip
+    said = [row["text"] for row in findings(tables) if row["code"] == "str-cancelled"]
+    assert said == found * [
+        "map was told at 00:00:19.000 that stream positions, which it read, is not available any more; in 41 s it did "
+        "not subscribe again, as eta did"
+    ]
