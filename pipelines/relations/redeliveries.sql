@@ -7,7 +7,7 @@ with again as (
         s.deliver_ts_ns, s.deliver_packet as packet, s.deliver_capture as capture,
         lpad(cast(s.deliver_ts_ns as string), 20, '0') || lpad(cast(s.deliver_packet as string), 12, '0')
             || s.deliver_capture as place,
-        case when s.requeue and (s.outcome = 'nack' or s.outcome = 'reject') then 1 else 0 end as is_back
+        coalesce(s.requeue, false) and (s.outcome = 'nack' or s.outcome = 'reject') as is_back
     from transits t
     join settlements s on t.deliver_connection_id = s.connection_id and t.deliver_frame_no = s.deliver_frame_no
     join endpoints n on s.connection_id = n.connection_id
@@ -15,7 +15,7 @@ with again as (
 ),
 messages as (
     select server, vhost, queue, case when queue is null then client end as reader, count(*) as times,
-        sum(is_back) as backs, min(client) as first_client, max(client) as last_client, min(connection_id) as connection_id,
+        count(*) filter (where is_back) as backs, min(client) as first_client, max(client) as last_client, min(connection_id) as connection_id,
         min(deliver_ts_ns) as first_ts_ns, max(deliver_ts_ns) as last_ts_ns,
         min(place) as first_place, max(place) as last_place, min_by(packet, place) as first_packet,
         max_by(packet, place) as last_packet, min_by(capture, place) as first_capture,
