@@ -1,11 +1,13 @@
 -- One row per client that read a stream, was told that it is not available, and did not subscribe to it again, though it is.
 -- None without rows of stream_metadata.
-with told as (
+with readers as (
+    select connection_id, stream, min(ts_ns) as ts_ns from stream_deliveries group by connection_id, stream
+),
+told as (
     select n.server, n.client, n.client_ip, m.connection_id, m.stream, m.ts_ns, m.packet, m.capture
     from stream_metadata m
     join endpoints n on m.connection_id = n.connection_id
-    join stream_deliveries d on m.connection_id = d.connection_id and d.ts_ns <= m.ts_ns
-        and coalesce(d.stream, m.stream) = m.stream
+    join readers d on m.connection_id = d.connection_id and d.ts_ns <= m.ts_ns and coalesce(d.stream, m.stream) = m.stream
     where m.command = 'metadata-update'
     group by n.server, n.client, n.client_ip, m.connection_id, m.stream, m.ts_ns, m.packet, m.capture
 ),
