@@ -91,9 +91,10 @@ def _declared(rows: pa.Table) -> pa.Table:
     return conform("endpoints", columns, len(rows))
 
 
-AT_ONCE_NS, AT_LAST_NS = 35_000_000, (60_000_000, 190_000_000, 210_000_000)
-"""Systems hold acknowledgements back by 40 ms, or by 200, for bytes to send with them: what takes less was not held,
-what takes longer was on its way."""
+AT_ONCE_NS = 35_000_000
+HELD_NS = ((0, 60_000_000), (90_000_000, 110_000_000), (190_000_000, 210_000_000))
+"""Systems hold acknowledgements back for bytes to send with them, by 40, 100 or 200 ms: what takes less than AT_ONCE_NS
+was not held, nor what takes another time."""
 
 
 def _round_trips(rows: pa.Table) -> tuple[Any, Any]:
@@ -114,9 +115,9 @@ def _round_trips(rows: pa.Table) -> tuple[Any, Any]:
 
 def _way(soonest: Any, bare: Any) -> Any:
     """Return how long the way to a side and back takes (int64 array, ns); -1 where it may be shorter."""
-    least, low, high = AT_LAST_NS
-    is_far = (soonest > least) & ((soonest < low) | (soonest > high))
-    return np.where((bare >= 0) & (bare < AT_ONCE_NS), np.minimum(soonest, bare), np.where(is_far, soonest, -1))
+    may_wait = np.any([(low <= bare) & (bare <= high) for low, high in HELD_NS], axis=0)
+    is_known = (bare >= 0) & ((bare < AT_ONCE_NS) | ~may_wait)
+    return np.where(is_known, np.minimum(soonest, bare), -1)
 
 
 def _unreadable(rows: pa.Table) -> pa.Array:

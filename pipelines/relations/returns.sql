@@ -24,7 +24,7 @@ later as (
         cast(sum(case when p.first_ts_ns > b.last_ts_ns then p.mandatories else 1 end
             - case when p.last_ts_ns > e.last_ts_ns - 100000000 then 1 else 0 end) as bigint) as arrived
     from back b
-    join endpoints n on b.client = n.client and b.server = n.server
+    join endpoints n on b.client = n.client and b.server = n.server and b.vhost = coalesce(n.vhost, '')
     join servers e on n.server = e.server
     join published p on p.connection_id = n.connection_id and b.exchange = p.exchange and b.routing_key = p.routing_key
     where p.last_ts_ns > b.last_ts_ns and p.mandatories > 0

@@ -35,7 +35,7 @@ alike as (
     join transits t on k.exchange = t.exchange and k.routing_key = t.routing_key
         and t.deliver_ts_ns >= k.first_ts_ns and t.deliver_ts_ns <= k.last_ts_ns
     left join shared s on k.connection_id = s.connection_id and t.deliver_connection_id = s.other_id
-    where t.deliver_connection_id <> k.connection_id and s.connection_id is null
+    where t.deliver_connection_id <> k.connection_id and s.connection_id is null and t.publish_frame_no is not null
     group by k.server, k.connection_id, t.deliver_connection_id having count(*) >= 20
 )
 select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.connection_id as other_id,
@@ -49,5 +49,5 @@ union all
 select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.connection_id, o.settle_p50_ns
 from slow s
 join alike a on s.connection_id = a.connection_id
-join quick o on a.other_id = o.connection_id and o.queue is null
+join quick o on a.other_id = o.connection_id and o.queue is null and s.server = o.server and s.vhost = o.vhost
 where s.queue is null and s.settle_p50_ns > 10.0 * o.settle_p50_ns

@@ -24,7 +24,8 @@ spells as (
 ),
 credits as (
     -- of those that began before the capture nobody knows the credit: they gave less than they used
-    select connection_id, subscription_id, max(granted) as granted, max(case when event = 'credit' then ts_ns end) as ts_ns
+    select connection_id, subscription_id, max(granted) as granted,
+        max(case when event = 'unsubscribe' then 1 else 0 end) as is_over
     from stream_credit where subscription_epoch = 0 group by connection_id, subscription_id
 ),
 since as (
@@ -37,7 +38,7 @@ since as (
     select p.connection_id, p.subscription_id, p.ts_ns, p.packet, p.capture, p.pause_ns, c.granted
     from places p
     join credits c on c.connection_id = p.connection_id and c.subscription_id = p.subscription_id
-    where p.chunks >= 10 and c.granted < p.chunks
+    where p.chunks >= 10 and c.granted < p.chunks and c.is_over = 0
 ),
 stopped as (
     select n.server, coalesce(n.vhost, '') as vhost, n.client, p.connection_id, p.subscription_id, p.stream, p.chunks,

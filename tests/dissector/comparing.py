@@ -7,7 +7,7 @@ from tests.dissector.runs import Row, rows
 TIMED = ("packet", "ts_ns", "ts", "first_packet", "first_ts_ns")
 COUNTED = (
     "packets", "first_packet", "last_packet", "first_ts_ns", "last_ts_ns", "retransmitted_bytes", "rtt_ns",
-    "client_rtt_ns",
+    "client_rtt_ns", "client_ack_ns", "client_bare_ack_ns", "server_ack_ns", "server_bare_ack_ns",
     "handshake_ns", "handshake_client_ns", "handshake_server_ns", "handshake_steps", "handshake_evidence",
     "handshake_notes", "handshake_facts", "closed_ts_ns", "quiet_ns", "outlived_ns",
 )  # fmt: skip

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from tests.pipelines.analyzed import findings
-from tests.pipelines.test_rules import BROKER, SECOND, table
+from tests.pipelines.scenario import arrow_table
 
-MS = 1_000_000
+SECOND, MS = 10**9, 1_000_000
+BROKER = {"connection_id": 1, "server": "b:5672", "client": "c", "protocol": "amqp-0-9-1", "last_ts_ns": 100 * SECOND}
 
 
 def given(since_ns: int, until_ns: int | None) -> dict[str, Any]:
@@ -25,7 +26,8 @@ def given(since_ns: int, until_ns: int | None) -> dict[str, Any]:
 
 def said(code: str, settlements: list[dict[str, Any]], **endpoint: Any) -> list[str]:
     tables: dict[str, pa.Table] = {
-        "endpoints": table("endpoints", [BROKER | endpoint]), "settlements": table("settlements", settlements),
+        "endpoints": arrow_table("endpoints", [BROKER | endpoint]),
+        "settlements": arrow_table("settlements", settlements),
     }  # fmt: skip
     return [row["text"] for row in findings(tables) if row["code"] == code]
 

@@ -32,8 +32,9 @@ from amqpscope.dissector.kernels.state import Matrix, column
 QUIET_NS = 10_000_000_000
 """No confirm takes as long as this while others come."""
 
-TURNS, TIMES, PAUSE_NS = 20, 20, 5_000_000
-"""How often client and broker take turns; how much longer than an answer the pause behind it is; and how long it is."""
+TURNS, TIMES, PAUSE_NS = 20, 20, 250_000_000
+"""How often client and broker take turns; how much longer than an answer the pause behind it is; and how long it is: a
+system may hold a confirm back until what came before is acknowledged, with the next publish or after 200 ms."""
 
 SHORTEST = 39
 """Bytes of the shortest publish: a method of no names (17), and the header of an empty body without properties (22)."""

@@ -218,7 +218,7 @@ def always_some_under_way() -> tuple[Connection, Wanted]:
     return c, [UNKNOWN] * 3
 
 
-def turns(c: Begun, numbers: Iterable[int], behind: int = 0, ticks: int = 5000) -> None:
+def turns(c: Begun, numbers: Iterable[int], behind: int = 0, ticks: int = 250_000) -> None:
     """A publish, the answer to it or to an earlier one after some ticks, and a pause."""
     for number in numbers:
         c.send()
@@ -244,9 +244,17 @@ def takes_turns_too_seldom() -> tuple[Connection, Wanted]:
 def pauses_no_longer_than_ten_answers() -> tuple[Connection, Wanted]:
     """Some may always be under way, so that each answer is to the publish before."""
     c = Begun()
-    turns(c, range(71, 101), behind=500)
+    turns(c, range(71, 101), behind=25_000)
     c.send()
     return c, [UNKNOWN] * 31
+
+
+def is_held_back_until_the_next_publish() -> tuple[Connection, Wanted]:
+    """Each confirm waits in the broker's system for an acknowledgement, which comes with the publish after it."""
+    c = Begun()
+    turns(c, range(71, 121), ticks=30_000)
+    c.send()
+    return c, [UNKNOWN] * 51
 
 
 def takes_turns_seldom() -> tuple[Connection, Wanted]:
@@ -254,7 +262,7 @@ def takes_turns_seldom() -> tuple[Connection, Wanted]:
     c = Begun()
     for number in range(71, 146, 3):
         turns(c, [number])
-        turns(c, [number, number + 1], behind=500)
+        turns(c, [number, number + 1], behind=25_000)
     c.send()
     return c, [UNKNOWN] * 76
 
@@ -465,6 +473,7 @@ def content_behind_a_gap_with_others_under_way() -> tuple[Connection, Wanted]:
 
 BY_HAND = (
     waits_for_each, takes_turns, takes_turns_too_seldom, pauses_no_longer_than_ten_answers, takes_turns_seldom,
+    is_held_back_until_the_next_publish,
     takes_turns_and_lacks_an_answer, pauses_once, pauses_at_the_end, pauses_with_some_under_way,
     stalls_while_one_is_under_way,
     others_may_follow_the_last, an_answer_may_be_lost, always_some_under_way, several_gaps, no_answers,
