@@ -155,10 +155,9 @@ def _rule(entry: Mapping[str, Any], name: str) -> Rule:
     for key in ("from", "where"):
         if not isinstance(entry.get(key), str):
             raise RuleError(f"{where}: no {key}")
-    group, several = entry.get("group"), entry.get("several", False)
+    group, several, habit = entry.get("group"), entry.get("several", False), entry.get("habit", False)
     if not isinstance(several, bool) or (several and "connection_id" not in values):
         raise RuleError(f"{where}: several is true or false, and says of which connections its connection_id is one")
-    habit = entry.get("habit", False)
     if not isinstance(habit, bool):
         raise RuleError(f"{where}: habit is true or false")
     return Rule(

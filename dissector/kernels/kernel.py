@@ -274,12 +274,12 @@ def _digest(function: Callable[..., Any]) -> str:
     for name in dict.fromkeys(_globals(code)):
         value = function.__globals__.get(name)
         part = repr(value)
-        if isinstance(value, types.FunctionType):
-            part = _digest(value) if is_kernel(value) else value.__name__
-        elif is_declaration(value):
-            part = value.layout()
-        elif isinstance(value, types.ModuleType):  # its constants and kernels
+        if isinstance(value, types.ModuleType):  # its constants, declarations and kernels
             part = repr([(n, _named(getattr(value, n, None))) for n in code.co_names])
+        elif is_kernel(value) or is_declaration(value):
+            part = _named(value)
+        elif isinstance(value, types.FunctionType):
+            part = value.__name__
         digest.update(f"{name} {part} ".encode())
     return digest.hexdigest()[:16]
 

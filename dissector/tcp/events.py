@@ -172,11 +172,12 @@ def observe_ack(batch: SegmentBatch, i: int, flows: Flows, out: Results, slot: i
                 sending[mine, Sending.HELD_CAPTURE], sending[mine, Sending.HELD_NS] = at[2], took
         if took >= 0:
             sending[mine, Sending.LEAST_NS] = took if least < 0 else min(least, took)
+        at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
+        observe_round_trip(flows, out, slot, 1 - side, took, at, acked >= direction[other, Direction.TOP])
+        if took >= 0:
             note_trip(direction, other, Direction.TRIP_NS, took)
             if is_alone:
                 note_trip(direction, other, Direction.BARE_TRIP_NS, took)
-        at = batch.packet[i], batch.ts_ns[i], batch.capture[i]
-        observe_round_trip(flows, out, slot, 1 - side, took, at, acked >= direction[other, Direction.TOP])
     k = sending[mine, Sending.HEAD]
     while sending[mine, Sending.COUNT] > KEPT and sent[k, Sent.END] <= acked:
         sending[mine, Sending.HEAD] = sent[k, Sent.NEXT]
@@ -276,4 +277,3 @@ def empty(flows: Flows, row: int) -> None:
     flows.sending[row, Sending.HEAD] = -1
     flows.sending[row, Sending.TAIL] = -1
     flows.sending[row, Sending.LEAST_NS] = -1
-    flows.sending[row, Sending.BASE_NS] = -1

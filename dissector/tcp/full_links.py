@@ -38,9 +38,9 @@ OWN, OTHER = 1, 2
 
 
 @kernel
-def is_long(sending: Array, row: int, took: int) -> bool:
+def is_long(direction: Array, row: int, took: int) -> bool:
     """Return whether a round trip of a direction is long."""
-    base = sending[row, Sending.BASE_NS]
+    base = direction[row, Direction.TRIP_NS]
     return bool(base >= 0 and took >= 2 * base and took - base >= RISE_NS)
 
 
@@ -49,7 +49,7 @@ def observe_round_trip(flows: Flows, out: Results, slot: int, side: int, took: i
     """Note how long bytes of a side took to be acknowledged; `is_all`: nothing that it sent waits for that any more."""
     sending = flows.sending
     own, other = sending_of(flows, 2 * slot + side), sending_of(flows, 2 * slot + 1 - side)
-    long = is_long(sending, own, took)
+    long = is_long(flows.direction, 2 * slot + side, took)
     if sending[own, Sending.FULL_BY] == OWN and (is_all or not long):
         finish(flows, out, slot, side)
     if sending[other, Sending.FULL_BY] == OTHER and not long:
@@ -58,8 +58,6 @@ def observe_round_trip(flows: Flows, out: Results, slot: int, side: int, took: i
         go_on(flows, 2 * slot + side, own, OWN, took, at)
     if has_grown(sending, other, OTHER, took, at[1], long) and long:
         go_on(flows, 2 * slot + 1 - side, other, OTHER, took, at)
-    if took >= 0 and (sending[own, Sending.BASE_NS] < 0 or took < sending[own, Sending.BASE_NS]):
-        sending[own, Sending.BASE_NS] = took
 
 
 @kernel
@@ -144,7 +142,8 @@ def finish(flows: Flows, out: Results, slot: int, side: int) -> None:
     add(flows, out, slot, side, FULL_LINK, at, of, passed, at[1] - of[1], -1)
     if out.counts[Count.EVENTS] > n:
         out.events[Event.TRIP_NS, n] = sending[row, Sending.FULL_TRIP_NS]
-        out.events[Event.USUAL_TRIP_NS, n] = sending[row if by == OWN else row ^ 1, Sending.BASE_NS]
+        of_side = side if by == OWN else 1 - side
+        out.events[Event.USUAL_TRIP_NS, n] = flows.direction[2 * slot + of_side, Direction.TRIP_NS]
 
 
 @kernel

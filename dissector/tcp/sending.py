@@ -20,7 +20,6 @@ class Sending(Matrix):
     NUMBER_TS = column("time of that packet")
     NUMBER_TOP = column("all that the other side had sent, where that packet acknowledged it; else -1")
     IN_ORDER = column("packets in a row whose numbers follow each other")
-    BASE_NS = column("the same as LEAST_NS, without SYNs", empty=-1)
     PACE_TS = column("time of the last acknowledgement of bytes; 0: none")
     OWN_TRIP_NS = column("the round trip from which on the time grows for which its bytes wait before the link")
     OWN_TRIP_TS = column("time of that; 0: none yet")

@@ -14,7 +14,28 @@ NEVER = -(1 << 63)
 """A time that is in no window."""
 
 
-class ROW(Matrix):
+class FOUND(Matrix):
+    """What a match says of a publish: the first columns of those below; -1 for null."""
+
+    TS = column("ts_ns")
+    UNFINISHED = column("1: a part of it was not seen")
+    CONNECTION = column("connection_id")
+    FRAME = column("frame_no")
+    PACKET = column("its packet")
+    CAPTURE = column("number of its name")
+
+
+class MESSAGE(FOUND):
+    """What is compared besides; the first columns of ROW and SLOT."""
+
+    PLACE = column("of `keyed`; 0 for unknown")
+    BODY = column("of `keyed`; 0 for unknown")
+    MOVED = column("of `keyed`")
+    BROKER = column("of `Homes`; 0 for unknown")
+    HOME = column("of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known")
+
+
+class ROW(MESSAGE):
     """Columns of rows as a matrix (int64); -1 for null."""
 
     KEY = column("digest of the first kind of key that it has")
@@ -22,52 +43,24 @@ class ROW(Matrix):
     TRACE = column("digest, 0 for none")
     CONTENT = column("digest of its content; 0 for none")
     IS_DELIVERY = column("1: a delivery, 0: a publish")
-    TS = column("ts_ns")
-    UNFINISHED = column("1: a part of it was not seen")
-    CONNECTION = column("connection_id")
-    FRAME = column("frame_no")
-    PACKET = column("its packet")
-    CAPTURE = column("number of its name")
-    PLACE = column("of `keyed`; 0 for unknown")
-    BODY = column("of `keyed`; 0 for unknown")
-    MOVED = column("of `keyed`")
-    BROKER = column("of `Homes`; 0 for unknown")
-    HOME = column("of `Homes`; UNKNOWN, or UNSURE, where its virtual host is not known")
     REDELIVERED = column("1: it was delivered before")
     RETURNS = column("how often a quorum queue took it back; -1: not said")
 
 
-class SLOT(Matrix):
-    """Columns of the table of sub-keys; from TS on those of `Row`: of the latest publish."""
+class SLOT(MESSAGE):
+    """Columns of the table of sub-keys: the latest publish of each."""
 
     GROUP = column("the slot is free unless this is the open group")
     SUB_KEY = column("digest of a kind of key, in a scope")
     BEFORE = column("time of the publish before the latest (or one that may have been it), or NEVER")
-    TS = column("ts_ns")
-    UNFINISHED = column("1: a part of it was not seen")
-    CONNECTION = column("connection_id")
-    FRAME = column("frame_no")
-    PACKET = column("its packet")
-    CAPTURE = column("number of its name")
-    PLACE = column("of `keyed`; 0 for unknown")
-    BODY = column("of `keyed`; 0 for unknown")
-    MOVED = column("of `keyed`")
-    BROKER = column("of `Homes`; 0 for unknown")
-    HOME = column("of `Homes`")
     FIRSTS = column("deliveries matched with it")
     REPEATED = column("the same, redelivered")
 
 
-class MATCH(Matrix):
-    """Columns of matches, one row per delivery; from TS on those of `Row`: of its publish."""
+class MATCH(FOUND):
+    """Columns of matches, one row per delivery: its publish."""
 
     KIND = column("of the match; KINDS: ambiguous")
-    TS = column("ts_ns")
-    UNFINISHED = column("1: a part of it was not seen")
-    CONNECTION = column("connection_id")
-    FRAME = column("frame_no")
-    PACKET = column("its packet")
-    CAPTURE = column("number of its name")
     ATTEMPT = column("which delivery of it this is, from 1 on")
 
 
@@ -86,8 +79,6 @@ class STATE(Matrix):
     WRITTEN = column("matches of this batch")
 
 
-_PUBLISH = SLOT.FIRSTS - SLOT.TS
-_MATCHED = MATCH.ATTEMPT - MATCH.TS
 _EVERYWHERE, _NOWHERE_KNOWN = 0, 1
 """Scopes besides the numbers of homes: all publishes; those of unknown homes."""
 _ASK_NEXT, _STAYS_OPEN = -1, -2
@@ -152,8 +143,8 @@ def keep_publish(rows: Array, i: int, slots: Array, state: Array) -> None:
                 slots[at, SLOT.GROUP] = state[STATE.GROUP]
                 slots[at, SLOT.SUB_KEY] = own_key
                 slots[at, SLOT.BEFORE] = state[STATE.REFUSED]  # it may have been of this sub-key
-            for number in range(_PUBLISH):
-                slots[at, SLOT.TS + number] = rows[i, ROW.TS + number]
+            for number in range(MESSAGE.WIDTH):
+                slots[at, number] = rows[i, number]
             slots[at, SLOT.FIRSTS] = 0
             slots[at, SLOT.REPEATED] = 0
     state[STATE.OVERFLOWED] += refused
@@ -174,8 +165,8 @@ def find_publish(rows: Array, i: int, slots: Array, state: Array, matches: Array
             continue
         if at >= 0 and may_come(rows, i, slots, at):
             matches[line, MATCH.KIND] = kind
-            for column in range(_MATCHED):
-                matches[line, MATCH.TS + column] = slots[at, SLOT.TS + column]
+            for number in range(FOUND.WIDTH):
+                matches[line, number] = slots[at, number]
             slots[at, SLOT.FIRSTS + again] += 1
             if again == 1 and rows[i, ROW.RETURNS] < 0:
                 queues = max(i64(slots[at, SLOT.FIRSTS]), 1)

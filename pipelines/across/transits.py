@@ -39,7 +39,7 @@ from amqpscope.pipelines.across.consumed import Queues
 from amqpscope.pipelines.across.homes import Homes
 from amqpscope.pipelines.across.keys import COLUMNS, CONTENT, KINDS, NO_TIME, keyed, ordered
 from amqpscope.pipelines.across.lost import Lost, places
-from amqpscope.pipelines.across.matching import MATCH, NEVER, ROW, SLOT, STATE, fill, match
+from amqpscope.pipelines.across.matching import FOUND, MATCH, NEVER, ROW, SLOT, STATE, fill, match
 from amqpscope.pipelines.model.store import pack, unpack
 from amqpscope.pipelines.model.walk import Rows, conform, known
 
@@ -144,7 +144,7 @@ class Transits:
     def take_out(self) -> bytes:
         """Return the state as versioned bytes, and reset the walk."""
         parts = {"state": self.state, "slots": self._open(NEVER), "captures": list(self.captures)}
-        state = pack("transits", 4, parts)
+        state = pack("transits", 5, parts)
         self._clear()
         return state
 
@@ -154,7 +154,7 @@ class Transits:
         Raises:
             ValueError: the bytes are the state of something else.
         """
-        parts = unpack("transits", 4, state)
+        parts = unpack("transits", 5, state)
         self.state = parts["state"]
         self.captures = {name: number for number, name in enumerate(parts["captures"])}
         self._fill(parts["slots"])
@@ -220,7 +220,7 @@ class Transits:
             may_be_others |= self.known_homes.half_known(*ends)
         doubted = np.flatnonzero(by_content)[may_be_others]
         matches[doubted, MATCH.KIND] = KINDS
-        matches[doubted, MATCH.TS : MATCH.ATTEMPT] = -1
+        matches[doubted, : FOUND.WIDTH] = -1
 
     def _rows(self, deliveries: pa.Table, matches: Any) -> pa.Table:
         found = matches[:, MATCH.KIND] < KINDS

@@ -31,6 +31,10 @@ KEPT = (
 PROPERTIES = ("client_properties", "server_properties")
 ACKNOWLEDGED = tuple(f"{side}_{kind}_ns" for side in ("client", "server") for kind in ("ack", "bare_ack"))
 """How soon each side acknowledged bytes at the soonest: by any segment, by one without bytes."""
+HELD_NS = ((35_000_000, 60_000_000), (90_000_000, 110_000_000), (190_000_000, 210_000_000))
+"""Systems hold acknowledgements back for bytes to send with them, by 40, 100 or 200 ms: what takes another time was not
+held."""
+_READ = (*KEPT, *PROPERTIES, *ACKNOWLEDGED)
 _CONNECTION = what(CONNECTIONS)
 _NAMED = ("product", "version", "platform")
 _LONGEST = 200
@@ -41,7 +45,7 @@ class Endpoints(OpenRows):
     """The walk that writes `endpoints`. Its state is the row of the open connection: a later one replaces it."""
 
     tables, VERSION = ("endpoints",), 6
-    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs((*KEPT, *PROPERTIES, *ACKNOWLEDGED))}
+    needs: ClassVar[Mapping[int, Needs]] = {CONNECTIONS: Needs(_READ)}
 
     def feed(self, events: Events) -> Iterator[Rows]:
         """Walk over a batch; yield rows of connections that are over."""
@@ -49,7 +53,7 @@ class Endpoints(OpenRows):
             return
         last = int(events.matrix[-1, EV.CONNECTION])
         at = np.flatnonzero(events.among((_CONNECTION,)))
-        rows = events.take(CONNECTIONS, at, (*KEPT, *PROPERTIES, *ACKNOWLEDGED)) if len(at) else None
+        rows = events.take(CONNECTIONS, at, _READ) if len(at) else None
         if self._open is not None and (rows is None or self._identity not in rows["connection_id"].to_pylist()):
             rows = self._open if rows is None else pa.concat_tables([self._open, rows], promote_options="default")
         self._open = None
@@ -91,12 +95,6 @@ def _declared(rows: pa.Table) -> pa.Table:
     return conform("endpoints", columns, len(rows))
 
 
-AT_ONCE_NS = 35_000_000
-HELD_NS = ((0, 60_000_000), (90_000_000, 110_000_000), (190_000_000, 210_000_000))
-"""Systems hold acknowledgements back for bytes to send with them, by 40, 100 or 200 ms: what takes less than AT_ONCE_NS
-was not held, nor what takes another time."""
-
-
 def _round_trips(rows: pa.Table) -> tuple[Any, Any]:
     """Return round trips, and their parts between capture point and client (int64): the handshake's, or by _way."""
     soonest = np.stack([rows[name].fill_null(-1).to_numpy() for name in ACKNOWLEDGED])
@@ -116,8 +114,7 @@ def _round_trips(rows: pa.Table) -> tuple[Any, Any]:
 def _way(soonest: Any, bare: Any) -> Any:
     """Return how long the way to a side and back takes (int64 array, ns); -1 where it may be shorter."""
     may_wait = np.any([(low <= bare) & (bare <= high) for low, high in HELD_NS], axis=0)
-    is_known = (bare >= 0) & ((bare < AT_ONCE_NS) | ~may_wait)
-    return np.where(is_known, np.minimum(soonest, bare), -1)
+    return np.where((bare >= 0) & ~may_wait, np.minimum(soonest, bare), -1)
 
 
 def _unreadable(rows: pa.Table) -> pa.Array:

@@ -23,7 +23,9 @@ given as (
         count(*) filter (where outcome = 'none' or outcome = 'unknown') as unsettled,
         count(*) filter (where (outcome = 'none' or outcome = 'unknown') and (ended_by = 'gap' or ended_by = 'evicted'))
             as unknown,
-        count(*) filter (where outcome = 'unknown') as unsure,
+        -- it has to settle if its consume says so, or if it does
+        max(case when outcome = 'unknown' then 1 else 0 end) = 0
+            or max(case when outcome = 'ack' or outcome = 'nack' or outcome = 'reject' then 1 else 0 end) = 1 as must_settle,
         count(*) filter (where redelivered) as redelivered,
         min(case when outcome = 'none' or outcome = 'unknown' then deliver_ts_ns end) as oldest_open_ts_ns,
         max(latency_ns) as settle_max_ns,
@@ -103,8 +105,8 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     coalesce(g.acks, 0) + coalesce(g.rejected, 0) as settlements,
     coalesce(g.acks, 0) as acks, coalesce(g.rejected, 0) as rejected, coalesce(g.requeued, 0) as requeued,
     coalesce(g.redelivered, 0) as redeliveries, coalesce(g.automatic, 0) as automatic,
-    coalesce(o.unsettled, 0) as unsettled, coalesce(o.unknown, 0) as unknown,
-    o.oldest_open_ts_ns, coalesce(g.bytes, 0) as bytes,
+    case when g.must_settle then g.unsettled else 0 end as unsettled, case when g.must_settle then g.unknown else 0 end as unknown,
+    case when g.must_settle then g.oldest_open_ts_ns end as oldest_open_ts_ns, coalesce(g.bytes, 0) as bytes,
     coalesce(w.waits, 0) as waits, coalesce(w.full_ns, 0) as full_ns, w.longest_ns as longest_wait_ns,
     cast(coalesce(w.full_ns, 0) as double)
         / nullif(cast(coalesce(x.ended_ts_ns, n.last_ts_ns) - coalesce(t.ts_ns, g.first_ts_ns) as double), 0) as full_share,
@@ -112,16 +114,14 @@ select n.client, n.server, n.vhost, k.connection_id, k.channel, k.channel_epoch,
     g.first_ts_ns, g.last_ts_ns,
     f.deliver_capture as first_capture, f.deliver_packet as first_packet,
     z.deliver_capture as last_capture, z.deliver_packet as last_packet,
-    x.cancelled_ts_ns, x.cancelled_capture, x.cancelled_packet, x.cancelled_by, x.ended_ts_ns, o.ended_by
+    x.cancelled_ts_ns, x.cancelled_capture, x.cancelled_packet, x.cancelled_by, x.ended_ts_ns,
+    case when g.must_settle then g.ended_by end as ended_by
 from consumers k
 left join endpoints n on k.connection_id = n.connection_id
 left join tags t on k.connection_id = t.connection_id and k.channel = t.channel
     and k.channel_epoch = t.channel_epoch and k.consumer_tag = t.consumer_tag and t.latest = 1
 left join given g on k.connection_id = g.connection_id and k.channel = g.channel
     and k.channel_epoch = g.channel_epoch and k.consumer_tag = g.consumer_tag
--- it has to settle if its consume says so, or if it does
-left join given o on k.connection_id = o.connection_id and k.channel = o.channel
-    and k.channel_epoch = o.channel_epoch and k.consumer_tag = o.consumer_tag and (o.unsure = 0 or o.acks + o.rejected > 0)
 left join limits l on k.connection_id = l.connection_id and k.channel = l.channel
     and k.channel_epoch = l.channel_epoch and k.consumer_tag = l.consumer_tag and l.latest = 1
 left join waits w on k.connection_id = w.connection_id and k.channel = w.channel

@@ -1,4 +1,4 @@
--- One row per consumer and quicker one of the same queue, where what it has got waits long for it, whatever the others do.
+-- One row per consumer whose deliveries wait long in it, though others of the same queue are quick.
 -- None without rows of settlements.
 with slow as (
     select server, coalesce(vhost, '') as vhost, queue, connection_id, channel, channel_epoch, consumer_tag, settle_p50_ns,
@@ -37,17 +37,20 @@ alike as (
     left join shared s on k.connection_id = s.connection_id and t.deliver_connection_id = s.other_id
     where t.deliver_connection_id <> k.connection_id and s.connection_id is null and t.publish_frame_no is not null
     group by k.server, k.connection_id, t.deliver_connection_id having count(*) >= 20
+),
+quicker as (
+    select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.settle_p50_ns
+    from slow s
+    join quick o on s.server = o.server and s.vhost = o.vhost and s.queue = o.queue and s.connection_id <> o.connection_id
+    left join queues q on s.server = q.server and s.vhost = q.vhost and s.queue = q.queue
+    where s.prefetch > 1 and s.full_share > 0.5 and s.settle_p50_ns > 3000000000 and s.settle_p50_ns > 10.0 * o.settle_p50_ns
+        and coalesce(q.queue_type, '') <> 'stream' and coalesce(q.left_over, 0) <= 10
+    union all
+    select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.settle_p50_ns
+    from slow s
+    join alike a on s.connection_id = a.connection_id
+    join quick o on a.other_id = o.connection_id and o.queue is null and s.server = o.server and s.vhost = o.vhost
+    where s.queue is null and s.settle_p50_ns > 10.0 * o.settle_p50_ns
 )
-select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.connection_id as other_id,
-    o.settle_p50_ns as other_p50_ns
-from slow s
-join quick o on s.server = o.server and s.vhost = o.vhost and s.queue = o.queue and s.connection_id <> o.connection_id
-left join queues q on s.server = q.server and s.vhost = q.vhost and s.queue = q.queue
-where s.prefetch > 1 and s.full_share > 0.5 and s.settle_p50_ns > 3000000000 and s.settle_p50_ns > 10.0 * o.settle_p50_ns
-    and coalesce(q.queue_type, '') <> 'stream' and coalesce(q.left_over, 0) <= 10
-union all
-select s.connection_id, s.channel, s.channel_epoch, s.consumer_tag, o.connection_id, o.settle_p50_ns
-from slow s
-join alike a on s.connection_id = a.connection_id
-join quick o on a.other_id = o.connection_id and o.queue is null and s.server = o.server and s.vhost = o.vhost
-where s.queue is null and s.settle_p50_ns > 10.0 * o.settle_p50_ns
+select connection_id, channel, channel_epoch, consumer_tag, count(*) as others, max(settle_p50_ns) as others_p50_ns
+from quicker group by connection_id, channel, channel_epoch, consumer_tag

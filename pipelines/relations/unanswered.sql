@@ -2,8 +2,8 @@
 -- in vain. None of clients that do not read the queue for answers, or read more from it than the answers that were seen.
 -- None without rows of calls.
 with asked as (
-    select n.client, n.server, n.vhost, c.exchange, c.routing_key, c.reply_to, c.request_connection_id, c.request_frame_no, c.request_ts_ns,
-        c.request_packet, c.request_capture, c.answer_ts_ns, c.latency_ns, c.ended_by, c.end_ts_ns,
+    select n.client, n.server, n.vhost, c.exchange, c.routing_key, c.reply_to, c.request_connection_id, c.request_frame_no,
+        c.request_ts_ns, c.request_packet, c.request_capture, c.answer_ts_ns, c.latency_ns, c.ended_by, c.end_ts_ns,
         lpad(cast(c.request_ts_ns as string), 20, '0') || lpad(cast(c.request_packet as string), 12, '0')
             || c.request_capture as place
     from calls c join endpoints n on c.request_connection_id = n.connection_id
@@ -40,8 +40,8 @@ unroutable as (
 waits as (
     select k.client, k.server, k.vhost, k.exchange, k.routing_key, u.queue, u.life_ms,
         case when u.queue is null then k.exchange end as to_exchange,
-        case when u.queue is null then k.routing_key end as with_key, a.answers, k.request_connection_id, k.request_frame_no,
-        k.request_ts_ns, k.request_packet, k.request_capture, k.end_ts_ns, k.place
+        case when u.queue is null then k.routing_key end as with_key, a.answers, k.request_connection_id,
+        k.request_frame_no, k.request_ts_ns, k.request_packet, k.request_capture, k.end_ts_ns, k.place
     from asked k
     join readers w on k.client = w.client and k.server = w.server and k.reply_to = w.queue
     left join alike a on k.client = a.client and k.server = a.server and k.exchange = a.exchange
@@ -57,7 +57,7 @@ waits as (
         and k.end_ts_ns - k.request_ts_ns > 3.0 * coalesce(a.longest_ns, 0) and w.deliveries <= coalesce(y.answers, 0)
 ),
 takers as (
-    -- who got them, and did not answer
+    -- who got them
     select w.request_connection_id, w.request_frame_no, min(n.client) as client, max(n.client) as other
     from waits w
     join transits t on w.request_connection_id = t.publish_connection_id and w.request_frame_no = t.publish_frame_no

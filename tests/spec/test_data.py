@@ -119,7 +119,7 @@ MUST_HAVE = {
     "redeliveries": "server queue client messages most is_back first_packet last_packet",
     "closed_windows": "client server connection_id times total_ns first_ts_ns last_ts_ns",
     "rereads": "client server stream connection_id times first_offset again records not_stored",
-    "slow_workers": "connection_id channel channel_epoch consumer_tag other_id other_p50_ns",
+    "slow_workers": "connection_id channel channel_epoch consumer_tag others others_p50_ns",
     "unanswered": "client server connection_id exchange routing_key queue requests answers taken taker least_ns",
     "unsettled": "client server connection_id consumer_tag queue unsettled full_since_ts_ns until_ts_ns",
     "too_late": "client server vhost queue owner messages requests caller",

@@ -51,10 +51,10 @@ async def _closed(*clients: Any) -> None:
             await asyncio.wait_for(client.close(), 2)
 
 
-def _asked(client: StreamPeer, stream: str) -> None:
+def _asked(client: StreamPeer, stream: str) -> bytes:
     client.number += 1
     client.send(wire.request(METADATA, client.number, struct.pack(">I", 1) + wire.string(stream)))
-    client.wait(METADATA)
+    return client.wait(METADATA).body
 
 
 @ticket

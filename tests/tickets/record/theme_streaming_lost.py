@@ -16,7 +16,7 @@ from tests.captures.record.stream_peer import StreamPeer
 from tests.captures.record.theme_streams import STREAM_PORT, peer, ready
 from tests.dissector.stream import wire
 from tests.tickets.record.stage import Ticket, ticket
-from tests.tickets.record.theme_streaming import DELIVER, METADATA, SUBSCRIBE, _closed, _consumer, _producer
+from tests.tickets.record.theme_streaming import DELIVER, SUBSCRIBE, _asked, _closed, _consumer, _made, _producer
 from tests.tickets.record.theme_streaming_others import _node
 
 SHORT = {"max-length-bytes": 20000, "stream-max-segment-size-bytes": 5000}
@@ -127,13 +127,7 @@ def stream_kept_peer(stage: Ticket) -> None:
 def _named(stage: Ticket, host: str) -> Iterator[None]:
     """The broker gives clients this name of its host; the stream is made before."""
     ready(stage)
-
-    async def make() -> None:
-        producer = await _producer("setup")
-        await producer.create_stream(stage.name, exists_ok=True)
-        await _closed(producer)
-
-    asyncio.run(make())
+    asyncio.run(_made(stage.name))
     stage.broker.control("eval", f'application:set_env(rabbitmq_stream, advertised_host, "{host}").')
     try:
         with stage.sniff(ports=(STREAM_PORT,)):
@@ -157,7 +151,7 @@ def _publishing_rstream(stage: Ticket, host: str) -> None:
 
 @ticket
 def stream_unreached(stage: Ticket) -> None:
-    """A writer by rstream is told a host whose name it cannot resolve; its program tries again each second."""
+    """A publisher by rstream gets a host whose name it cannot resolve; its program tries again each second."""
     _publishing_rstream(stage, "rabbit-2.internal")
 
 
@@ -181,7 +175,7 @@ def _publishing_js(stage: Ticket, host: str) -> None:
 
 @ticket
 def stream_unreached_js(stage: Ticket) -> None:
-    """A writer by node.js is told such a host."""
+    """A publisher by node.js gets such a host."""
     _publishing_js(stage, "stream-node-0.cluster.local")
 
 
@@ -195,13 +189,11 @@ def _reading_peer(stage: Ticket, host: str) -> None:
     with _named(stage, host):
         for _ in range(4):
             asking = peer(stage, "report")
-            asking.number += 1
-            asking.send(wire.request(METADATA, asking.number, struct.pack(">I", 1) + wire.string(stage.name)))
-            answer = asking.wait(METADATA).body
+            answer = _asked(asking, stage.name)
             size = struct.unpack_from(">H", answer, 10)[0]
-            told = answer[12 : 12 + size].decode()
+            host_name = answer[12 : 12 + size].decode()
             with contextlib.suppress(OSError):
-                socket.create_connection((told, STREAM_PORT), timeout=1).close()
+                socket.create_connection((host_name, STREAM_PORT), timeout=1).close()
                 _take(peer(stage, "report"), stage.name, 0)
             asking.close()
             time.sleep(0.8)
